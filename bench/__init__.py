@@ -1,4 +1,4 @@
-"""Benchmarks and fault tests: what Skylane itself costs and withstands.
+"""Benchmarks: what Skylane itself costs.
 
 Start with `cli`, which lists all benchmarks; `harness` has what they share.
 """

@@ -12,28 +12,30 @@ BENCHES = {
     name: CommandEntry(f"{module}:{name}", "bench,demo", summary)
     for name, module, summary in (
         ("baselines", "bench.baselines.cli", "Compare with the original systems; needs a checkout of the repository."),
-        ("batch", "bench.batch.throughput", "Compare `skylane batch` with the engine alone."),
-        ("clocks", "bench.performance.clock_accuracy", "Compare the log's clock offsets with the truth."),
-        ("engines", "bench.engines.engine_comparison", "Compare OpenVINO with TensorFlow, bare and end to end."),
-        ("failover", "bench.resilience.failover", "Kill or stop a worker while vehicles play."),
-        ("faults", "bench.faults.cli", "Run fault scenarios and check that every frame is accounted for."),
+        ("batch", "bench.batch", "Compare `skylane batch` with the engine alone."),
+        ("clocks", "bench.clock_accuracy", "Compare the log's clock offsets with the truth."),
+        ("engines", "bench.engines", "Compare OpenVINO with TensorFlow, bare and end to end."),
+        ("failover", "bench.failover", "Kill or stop a worker while vehicles play."),
         ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),
         ("freshness", "bench.freshness.freshness_bench", "Compare presenters on recorded drives."),
-        ("gateway", "bench.performance.gateway", "Run clients at all endpoints of one worker at once."),
+        ("gateway", "bench.load", "Run clients at all endpoints of one worker at once."),
         ("link", "bench.link", "Emulate a link with known faults between vehicle and broker."),
-        ("overhead", "bench.performance.overhead", "Compare the whole round trip with direct inference."),
+        ("overhead", "bench.overhead", "Compare the whole round trip with direct inference."),
         ("peers", "bench.peers.cli", "Compare with other serving systems; needs a checkout of the repository."),
-        ("presenting", "bench.performance.presenting", "Compare a vehicle with and without a presenter."),
-        ("report", "bench.performance.report_cost", "Measure `skylane report` for a run of many frames."),
-        ("saturation", "bench.performance.saturation", "Offer a worker more than it can do."),
-        ("soak", "bench.resilience.soak", "Cause a fault every few seconds for a long time."),
-        ("stamping", "bench.performance.stamping", "Measure the CPU time of stamping and logging a frame."),
-        ("swap", "bench.resilience.model_swap", "Swap the version of a model repeatedly while vehicles play."),
-        ("tensorflow", "bench.engines.tensorflow_comparison", "Compare variants of running a frozen graph."),
-        ("tls", "bench.performance.tls", "Compare a broker with TLS with a plain one."),
-        ("transports", "bench.performance.transports", "Compare the transports to the same worker."),
-        ("vehicle", "bench.performance.vehicle", "Measure the vehicle's time per frame and its memory."),
+        ("presenting", "bench.presenting", "Compare a vehicle with and without a presenter."),
+        ("report", "bench.report_cost", "Measure `skylane report` for a run of many frames."),
+        ("saturation", "bench.load", "Offer a worker more than it can do."),
+        ("stamping", "bench.stamping", "Measure the CPU time of stamping and logging a frame."),
+        ("swap", "bench.model_swap", "Swap the version of a model repeatedly while vehicles play."),
+        ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),
+        ("tls", "bench.tls", "Compare a broker with TLS with a plain one."),
+        ("transports", "bench.transports", "Compare the transports to the same worker."),
+        ("vehicle", "bench.vehicle", "Measure the vehicle's time per frame and its memory."),
     )
+}
+_MOVED = {  # Former commands, kept for one release, and what replaces them.
+    "faults": "make faults [ONLY='half-open 13'] [SEED=7]",
+    "soak": "make soak [MINUTES=240] [SEED=7]",
 }
 
 
@@ -43,11 +45,15 @@ class _BenchGroup(LazyGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See LazyGroup; the former name of a command is accepted."""
         if cmd_name == "doors":
-            from bench.harness.options import renamed_command  # noqa: PLC0415 (keeps `skylane bench --help` fast)
+            from bench.harness import renamed_command  # noqa: PLC0415 (keeps `skylane bench --help` fast)
 
             gateway = super().get_command(ctx, "gateway")
             assert gateway is not None
             return renamed_command("doors", gateway)
+        if cmd_name in _MOVED:
+            raise click.UsageError(
+                f"'skylane bench {cmd_name}' has moved; in a checkout of the repository, run: {_MOVED[cmd_name]}"
+            )
         if cmd_name in ("baselines", "peers") and find_spec(f"bench.{cmd_name}") is None:
             raise BenchError(
                 f"'skylane bench {cmd_name}' needs a checkout of the repository, which contains the systems it compares with: "

@@ -15,9 +15,8 @@ import click
 from rich.console import Console
 
 from analysis.statistics.samples import spread
-from bench.harness.output import show
+from bench.harness import OnStep, show
 from ops.link.link import LOOPBACK, Link, LinkCounts
-from ops.processes.environment import OnStep
 from shared.flags import ValidatedText, WholeRange, number, override
 from shared.network.endpoint import Endpoint
 from shared.network.link_spec import PROFILES, LinkSpec

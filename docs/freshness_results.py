@@ -6,8 +6,8 @@ from typing import Any
 from analysis.report.chapters.traces import axis, axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.number_format import number
-from bench.freshness.drive_replay import CEILING, EVERY, HOLD, LOCAL
-from bench.freshness.targets import DEDELAYED, FUSE, WARP
+from bench.freshness.freshness_bench import DEDELAYED, FUSE, WARP
+from bench.freshness.replay import CEILING, EVERY, HOLD, LOCAL
 
 _STYLES: dict[str, dict[str, Any]] = {
     CEILING: {"color": "#6b6b6b", "dash": "dot"},

@@ -21,9 +21,9 @@ from modelling.evaluation.true_boxes import TimestampMatcher
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.child import BenchError
+from ops.processes.fixed_time import answers_file
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from ops.processes.playback import PlaybackSettings
-from ops.study.fixed_answers import answers_file
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import UNSEEN, Geometry, to_source

@@ -4,37 +4,92 @@ The overhead is compared: the time from a frame read to its decoded mask, withou
 both. One frame is in flight, because the first system cannot tell to which frame a reply belongs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import click
 import numpy as np
 
-from bench.baselines.catalogue import BASELINES, MqttBaseline, Send, TransportCodec, open_sender
-from bench.baselines.mqtt.images import compare_mask, fit
-from bench.baselines.noscope.comparison import noscope
-from bench.baselines.serving.clients import SCORES
-from bench.engines.tensorflow_variants import VARIANTS, open_variant
-from bench.harness import options
-from bench.harness.comparison import OVERHEAD, Samples, compare, frame_samples, overhead_record
-from bench.harness.output import span
+from bench import harness
+from bench.baselines.first_system_mqtt import MqttBaseline, stopwatch_ms
+from bench.baselines.gateway_baselines import SCORES, export_scores_model
+from bench.baselines.images import compare_mask, fit
+from bench.baselines.noscope_comparison import noscope
+from bench.harness import (
+    OVERHEAD,
+    BenchRun,
+    Samples,
+    compare,
+    frame_samples,
+    overhead_record,
+    rounds_text,
+    row_samples,
+    span,
+)
+from bench.tensorflow_variants import VARIANTS, open_variant
 from cloud.models.loader import ModelLoader
-from ops.processes.child import Child
-from ops.processes.environment import BenchRun
-from ops.processes.gateway_deployment import GatewayDeployment
-from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, frame_parts, model_inputs
-from ops.processes.worker_process import engine_flags
+from ops.processes.child import Child, cli_flags
+from ops.processes.deployment import GRPC_TRANSPORTS, Deployment
+from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, model_inputs
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.terminal_table import Table, result_table
 
+# Sends a frame by its number; returns its `total`, `inferred` and other durations in milliseconds.
+Send = Callable[[int], Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransportCodec:
+    """The transport and the codec with which Skylane's vehicle sends the frames."""
+
+    transport: str  # One of `edge.transports.transport.TRANSPORTS`.
+    codec: str = "jpeg"
+
+    def __str__(self) -> str:
+        return f"{self.transport}, {self.codec}"
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A reproduced system."""
+
+    title: str
+    against: tuple[TransportCodec, ...]  # First those that carry the same pixels; JPEG changes them.
+    target: float | None  # Skylane's overhead divided by the baseline's; None: no target.
+
+    def verdict(self, ratio: float, by_round: Sequence[float]) -> str:
+        """The verdict on the target; empty without one."""
+        if self.target is None:
+            return ""
+        return f"≤ {self.target:g}, {rounds_text(ratio <= self.target, self.target, by_round)}"
+
+
+BASELINES = {
+    "mqtt": Baseline("first system, MQTT", (TransportCodec("mqtt"),), 0.5),
+    "grpc": Baseline(
+        "first system, TensorFlow Serving's gRPC",
+        (TransportCodec("grpc", "raw"), TransportCodec("tfs-grpc", "raw"), TransportCodec("grpc")),
+        0.1,
+    ),
+    "rest": Baseline(
+        "first system, TensorFlow Serving's REST",
+        (TransportCodec("oip-rest", "raw"), TransportCodec("tfs-rest", "raw"), TransportCodec("tfs-rest")),
+        0.1,
+    ),
+    SCORES: Baseline(
+        "first system, TensorFlow Serving's gRPC, a model of scores",
+        (TransportCodec("grpc"), TransportCodec("tfs-grpc")),
+        0.1,
+    ),
+    "detect": Baseline("fifth system, upload after upload", (TransportCodec("oip-rest"), TransportCodec("grpc")), None),
+}
 FOR_ANY_MODEL = tuple(name for name in BASELINES if name != SCORES)
-_STOPWATCH_IMAGES = 5
+_MAX_SCORES_BYTES = 1 << 28  # More than twenty 32-bit scores for each of 1024×2048 pixels.
 _MIN_PART_MS = 0.5  # Smaller parts of the overhead are not listed.
 _NOT_PARTS = ("total", "inferred", "in_callback", "in_lists", "bytes_up", "bytes_down")
 _STOPWATCH_NOTE = (
@@ -47,17 +102,17 @@ _STOPWATCH_NOTE = (
 class BaselinePlan:
     """Settings of the comparison."""
 
-    bag: Path = options.bag()
-    models: Path = options.models()
-    model: str = options.model()
-    baselines: tuple[str, ...] = options.choices(
+    bag: Path = harness.bag()
+    models: Path = harness.models()
+    model: str = harness.model()
+    baselines: tuple[str, ...] = harness.choices(
         BASELINES,
         FOR_ANY_MODEL,
         "Baseline to measure (repeatable); scores needs --model street-lite. [all but scores]",
         "--baseline",
     )
-    frames: int = options.frames(20, 2)
-    rounds: int = options.rounds(3)
+    frames: int = harness.frames(20, 2)
+    rounds: int = harness.rounds(3)
     compared_masks: int = 5  # Number of frames whose masks are compared.
 
     @property
@@ -75,16 +130,16 @@ def measure(plan: BaselinePlan, run: BenchRun) -> dict[str, Any]:
     run.step("starting the worker and the baselines")
     model = run.enter_context(ModelLoader(Repository(plan.models)).open(plan.model))
     deployment = run.enter_context(
-        GatewayDeployment(
+        Deployment(
             models=plan.models,
             model=plan.model,
             transports=[each.transport for each in plan.transports],
-            flags=engine_flags(engine=model.engine_name),
+            flags=cli_flags(engine=model.engine_name),
         )
     )
     first = MqttBaseline(run, plan.playback()) if "mqtt" in plan.baselines else None
     senders = {
-        name: first.send if name == "mqtt" and first else open_sender(run, name, plan.playback(), deployment)
+        name: first.send if name == "mqtt" and first else _open_sender(run, name, plan.playback(), deployment)
         for name in BASELINES
         if name in plan.baselines
     }
@@ -112,7 +167,7 @@ def measure(plan: BaselinePlan, run: BenchRun) -> dict[str, Any]:
             },
             "first_system": _compare_first_system(plan, first, run.folder) if first is not None else None,
         },
-        "stopwatch": _stopwatch(plan) if first is not None else {},
+        "stopwatch": stopwatch_ms(plan.models, plan.model) if first is not None else {},
         "model": plan.model,
         "frames": plan.frames,
         "rounds": plan.rounds,
@@ -121,22 +176,47 @@ def measure(plan: BaselinePlan, run: BenchRun) -> dict[str, Any]:
     }
 
 
+def _open_sender(run: BenchRun, name: str, settings: PlaybackSettings, deployment: Deployment) -> Send:
+    """Starts a baseline other than `mqtt`; its processes end with `run`.
+
+    Raises:
+        BenchError: the baseline is `scores`, and the model has no scores.
+    """
+    models, output = settings.models, "mask"
+    if name == SCORES:
+        output = SCORES
+        models = export_scores_model(models, settings.model, run.folder / "scores-model")
+        flags = ("--max-message-bytes", str(_MAX_SCORES_BYTES))
+        deployment = run.enter_context(
+            Deployment(models=models, model=settings.model, transports=GRPC_TRANSPORTS, flags=flags)
+        )
+    protocol = "grpc" if name == SCORES else name
+    sender = {
+        "protocol": protocol,
+        "address": deployment.grpc if protocol == "grpc" else deployment.http,
+        "models": models,
+        "model": settings.model,
+        "output": output,
+        "bag": settings.bag,
+        "count": settings.frames,
+    }
+    child = run.enter_context(Child("bench.baselines.gateway_baselines", sender))
+    child.wait()
+    return lambda frame: child.ask({"frame": frame})
+
+
 def _send(send: Send, plan: BaselinePlan, _round: int) -> Samples:
     """One round of a baseline."""
     return frame_samples([send(frame) for frame in range(plan.frames + WARM_UP_FRAMES)][WARM_UP_FRAMES:])
 
 
-def _play(
-    deployment: GatewayDeployment, plan: BaselinePlan, each: TransportCodec, folder: Path, number: int
-) -> Samples:
+def _play(deployment: Deployment, plan: BaselinePlan, each: TransportCodec, folder: Path, number: int) -> Samples:
     """One round of Skylane."""
     rows = deployment.play(plan.playback(each.codec), each.transport, folder / f"{each}-{number}")
-    return frame_samples([frame_parts(row) for row in rows])
+    return row_samples(rows)
 
 
-def _equal_share(
-    plan: BaselinePlan, model: Model, deployment: GatewayDeployment, each: TransportCodec, folder: Path
-) -> float:
+def _equal_share(plan: BaselinePlan, model: Model, deployment: Deployment, each: TransportCodec, folder: Path) -> float:
     """The share of the pixels of Skylane's masks that equal those of a direct call, 0 to 1."""
     settings, run = plan.playback(each.codec), folder / f"masks-{each}"
     images = model_inputs(settings, model)
@@ -165,17 +245,6 @@ def _compare_first_system(plan: BaselinePlan, first: MqttBaseline, folder: Path)
         "nearest": float(np.mean([share.nearest for share in shares])),
         "frames": len(shares),
     }
-
-
-def _stopwatch(plan: BaselinePlan) -> dict[str, dict[str, float]]:
-    """Median times of prediction and post-processing as the first system measured them, without and with a queue."""
-    with Child("bench.baselines.asynchronous", {"models": plan.models, "model": plan.model}) as child:
-        child.wait()
-        found = {}
-        for name, is_queued in (("as on a CPU", False), ("queued, as on a GPU", True)):
-            times = [child.ask({"queued": is_queued}) for _ in range(_STOPWATCH_IMAGES)]
-            found[name] = {part: median(each[part] for each in times) for part in times[0]}
-        return found
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -253,7 +322,7 @@ def _overhead_lines(records: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-_command = options.bench_command("baselines", BaselinePlan, measure, _tables, json=options.JSON_FILE)
+_command = harness.bench_command("baselines", BaselinePlan, measure, _tables, json=harness.JSON_FILE)
 
 
 @click.pass_context

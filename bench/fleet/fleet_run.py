@@ -1,180 +1,348 @@
-"""Runs a fleet of vehicles for a time: connects them, sends their frames, and accounts for every frame."""
+"""Runs the cases of the fleet benchmark: starts workers, lets the vehicles send, and changes the workers in the middle."""
 
+import heapq
+import math
 import os
 import queue
+import random
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
+from itertools import count
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from bench.fleet.arrivals import FleetArrivals, FleetPacer, schedules
+from bench.fleet.run_record import (
+    BROKER_NODE,
+    FLEET_NODE,
+    QueueHistory,
+    capacity_hz,
+    read_frames,
+    share_after_ms,
+    summarise,
+)
 from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedReply
-from bench.fleet.worker_pool import MODEL, WorkerPool
+from bench.harness import alternating
 from cloud.gateway.gateway import raise_file_limit
 from edge.config import EdgeConfig
+from edge.pacing.arrivals import poisson_ns, uniform_ns
 from edge.workers.worker_clocks import WorkerClocks
 from ops.broker.broker import Broker
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runtime.threads import ThreadGroup
 
-FLEET_NODE, BROKER_NODE = "vehicle/fleet", "broker"
+GROUP, LOAD = "group", "load"
+DISPATCHES = (LOAD, GROUP)
+
+_MODEL = "fleet"
+_SIDE = 100  # Pixels; an uncompressed image has 30 kB.
+_STARTS_AT_A_TIME = 2  # Processes that import at the same time; more would only compete for the cores.
+_CHANGE_AT = 0.5  # Share of the run before a worker is killed or joins.
 _CONNECT_TIMEOUT_S = 60.0  # Two hundred vehicles connect one after the other to a broker that may be busy.
+_ANSWER_TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _JOIN_TIMEOUT_S = 60.0
 _SETTLE_S = 1.0  # Time from the connections to the first frame, in which the first clock probes and loads arrive.
 _RETRY_INTERVAL_S = 0.1
 _SAMPLE_INTERVAL_S = 0.5
 
+OnRun = Callable[[str, float, float], None]  # Description, seconds so far, and seconds of all runs.
+
+
+class FleetArrivals(StrEnum):
+    """The schedule of all vehicles of a fleet."""
+
+    SATURATED = "saturated"  # Each vehicle keeps its window full.
+    UNIFORM = "uniform"  # Each vehicle sends at a constant rate, from a random phase on.
+    POISSON = "poisson"  # Each vehicle's frames are a Poisson process, and so are those of the fleet.
+
+
+class Change(StrEnum):
+    """A change of the workers in the middle of a run."""
+
+    NONE = "none"
+    KILL = "kill"  # `kill -9` of the first worker.
+    JOIN = "join"  # One more worker, as fast as the first.
+
 
 @dataclass(frozen=True, slots=True)
-class FleetSettings:
-    """The load of one run."""
+class FleetCase:
+    """A load, and the workers that get it."""
 
+    name: str
+    worker_ms: tuple[float, ...]  # The inference time of each worker.
     vehicles: int
-    arrivals: FleetArrivals
-    rate_hz: float  # Frame rate of each vehicle; not used by saturated vehicles.
-    window: int
-    seconds: float
-    seed: int
-    dispatch: str
+    arrivals: FleetArrivals = FleetArrivals.SATURATED
+    load: float = 0.8  # Offered frames divided by the capacity of the workers; not used by saturated vehicles.
+    rate_hz: float | None = None  # Frame rate of each vehicle, instead of `load`.
+    window: int = 4
+    seconds: float = 15.0
+    dispatch: tuple[str, ...] = DISPATCHES
+    change: Change = Change.NONE
     retry: bool = True
-    answer_timeout_s: float = 30.0
 
-    def config(self, number: int, broker: str) -> EdgeConfig:
+    @property
+    def vehicle_hz(self) -> float:
+        """The frame rate of each vehicle."""
+        return self.rate_hz or self.load * capacity_hz(self.worker_ms) / self.vehicles
+
+    def config(self, number: int, dispatch: str, broker: str) -> EdgeConfig:
         """Returns the configuration of a vehicle; `number` starts at 1."""
-        return EdgeConfig.model_validate(
-            {
-                "vehicle": f"vehicle-{number:03d}",
-                "broker": broker,
-                "model": MODEL,
-                "dispatch": self.dispatch,
-                "codec": "raw",
-                "window": self.window,
-                "retry": self.retry,
-                "answer_timeout_s": self.answer_timeout_s,
-                "connect_timeout_s": _CONNECT_TIMEOUT_S,
-            }
+        return EdgeConfig(
+            vehicle=f"vehicle-{number:03d}",
+            broker=broker,
+            model=_MODEL,
+            dispatch=dispatch,
+            codec="raw",
+            window=self.window,
+            retry=self.retry,
+            answer_timeout_s=_ANSWER_TIMEOUT_S,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FleetEvent:
-    """Something that is done to the workers during a run."""
+def run_cases(
+    cases: Sequence[FleetCase],
+    broker: Broker,
+    folder: Path,
+    *,
+    rounds: int,
+    seed: int,
+    on_run: OnRun = lambda *_: None,
+) -> list[dict[str, Any]]:
+    """Runs cases one after the other, each with its kinds of dispatch in turn; returns the record of every run.
 
-    at_s: float  # Time since the first frame was due.
-    do: Callable[[], object]
+    `seed`: that of the first round; each further round uses the next number.
+
+    Raises:
+        SkylaneError: a process did not start or lost its connection for good.
+    """
+    done_s, total_s = 0.0, sum(case.seconds * rounds * len(case.dispatch) for case in cases)
+    records: list[dict[str, Any]] = []
+    for case_number, case in enumerate(cases, 1):
+        on_run(f"{case.name}: starting {len(case.worker_ms)} workers", done_s, total_s)
+        with WorkerPool(broker.url, folder / f"workers-{case_number}") as pool:
+            pool.start_all(case.worker_ms)
+            for number, dispatch in alternating(case.dispatch, rounds):
+                title = f"{case.name}, {dispatch}, seed {seed + number}"
+
+                def show(elapsed_s: float, title: str = title, before_s: float = done_s) -> None:
+                    on_run(title, before_s + elapsed_s, total_s)
+
+                run = FleetRun(case, dispatch, seed + number, pool, folder / f"run-{len(records) + 1}")
+                records.append(run.record(broker, show))
+                done_s += case.seconds
+    return records
 
 
-@dataclass(slots=True)
-class FleetTimes:
-    """The times of a run, which its log files do not have. Times are by this process's clock."""
+class WorkerPool(ExitStack):
+    """Workers that serve the same model, each with an engine that takes a fixed time; the running ones end with the block."""
 
-    folder: Path
-    begin_ns: int = 0
-    end_ns: int = 0  # No frame was due after this.
-    events_ns: list[tuple[int, int]] = field(default_factory=list)  # Begin and end of each event.
-    dispatch_cpu_ns: list[int] = field(default_factory=list)  # CPU time of each choice of a worker.
-
-
-class FleetSession:
-    """The vehicles of one run, and the threads that they share."""
-
-    def __init__(self, settings: FleetSettings, broker: Broker, folder: Path) -> None:
-        self._settings = settings
+    def __init__(self, broker: str, folder: Path) -> None:
+        super().__init__()
         self._broker = broker
+        self._folder = folder
+        self._numbers = count(1)
+        self.running: dict[str, NullWorkerProcess] = {}
+        self.worker_ms: dict[str, float] = {}  # Inference times of all workers, also of those that have ended.
+        folder.mkdir(parents=True)
+
+    def start_all(self, worker_ms: Sequence[float]) -> None:
+        """Starts a worker for each of the inference times, see `start`."""
+        with ThreadPoolExecutor(_STARTS_AT_A_TIME) as threads:
+            list(threads.map(self.start, worker_ms))
+        self.running = dict(sorted(self.running.items()))
+
+    def start(self, service_ms: float) -> str:
+        """Starts one more worker and returns its name when it is ready.
+
+        Raises:
+            BenchError: it ended before it was ready.
+        """
+        name = f"worker-{next(self._numbers)}"
+        settings = NullWorkerSettings(worker=name, model=_MODEL, height=_SIDE, width=_SIDE, think_ms=service_ms)
+        process = NullWorkerProcess(self._broker, settings, log=self._folder / f"{name}.log")
+        self.running[name] = self.enter_context(process)
+        self.worker_ms[name] = service_ms
+        return name
+
+    def kill_first(self) -> str:
+        """Ends the first worker by SIGKILL, so that the frames that it holds are lost; returns its name."""
+        name = next(iter(self.running))
+        os.kill(self.running.pop(name).pid, signal.SIGKILL)
+        return name
+
+
+class FleetRun:
+    """One run of a case: its vehicles, and the threads that they share."""
+
+    def __init__(self, case: FleetCase, dispatch: str, seed: int, pool: WorkerPool, folder: Path) -> None:
+        self._case = case
+        self._dispatch = dispatch
+        self._seed = seed
+        self._pool = pool
         self._folder = folder
         self._stopped = threading.Event()
         self._finished = threading.Event()
-        self._pacer = FleetPacer(self._stopped)
         self._threads = ThreadGroup(self._abort)
+        self._room: queue.SimpleQueue[FleetVehicle] = queue.SimpleQueue()  # Vehicles of which a frame has ended.
         replies: queue.SimpleQueue[TaggedReply] = queue.SimpleQueue()
-        self._shared = FleetShared(replies, self._pacer.has_room, self._stopped, self._finished, WorkerClocks())
+        self._shared = FleetShared(replies, self._room.put, self._stopped, self._finished, WorkerClocks())
         self._vehicles: list[FleetVehicle] = []
+        self._begin_ns = self._end_ns = 0  # No frame is due after the end. Times are by this process's clock.
+        self._changed, self._changed_ns = "", 0  # The worker that was killed or joined, and when that was done.
 
-    def run(
-        self, pool: WorkerPool, events: Sequence[FleetEvent] = (), on_progress: Callable[[float], None] = lambda _: None
-    ) -> FleetTimes:
-        """Runs to the end; `on_progress` receives the seconds since the first frame.
+    def record(self, broker: Broker, on_progress: Callable[[float], None]) -> dict[str, Any]:
+        """Runs to the end and returns the JSON record; afterwards the pool has the workers of the case again.
+
+        `on_progress` receives the seconds since the first frame.
 
         Raises:
             SkylaneError: a vehicle could not connect, or lost its connection for good.
         """
+        case, pool = self._case, self._pool
+        started_ns, workers = clock.now_ns(), tuple(pool.running)
+        self._run(broker, on_progress)
+        alive = {name: (pool.worker_ms[name], (started_ns, self._end_ns)) for name in workers}
+        frames = read_frames(self._folder)
+        change: dict[str, Any] = {}
+        if case.change is Change.KILL:
+            killed_ms = pool.worker_ms[self._changed]
+            history = QueueHistory.of(
+                frames,
+                {name: life for name, life in alive.items() if name != self._changed},
+                (self._changed_ns, self._end_ns),
+            )
+            change["balanced_after_ms"] = history.balanced_after_ms(self._changed_ns)
+            alive[self._changed] = (killed_ms, (started_ns, self._changed_ns))
+            pool.start(killed_ms)
+        elif case.change is Change.JOIN:
+            alive[self._changed] = (pool.worker_ms[self._changed], (self._changed_ns, self._end_ns))
+            change["share_after_ms"] = share_after_ms(frames, self._changed, len(alive), self._changed_ns)
+            pool.running.pop(self._changed).drain()
+        cpu_ns = [each for vehicle in self._vehicles if vehicle.dispatcher for each in vehicle.dispatcher.cpu_ns]
+        return {
+            "case": case.name,
+            **summarise(
+                self._settings(),
+                self._folder,
+                frames,
+                alive,
+                (self._begin_ns, self._end_ns),
+                is_open=case.arrivals is not FleetArrivals.SATURATED,
+            ),
+            "dispatch_cpu_ms": fmean(cpu_ns) / 1e6 if cpu_ns else None,
+            "change": case.change.value,
+            **change,
+        }
+
+    def _settings(self) -> Mapping[str, Any]:
+        names = ("vehicles", "arrivals", "window", "seconds", "retry")
+        return {
+            **{name: getattr(self._case, name) for name in names},
+            "rate_hz": self._case.vehicle_hz,
+            "seed": self._seed,
+            "dispatch": self._dispatch,
+            "answer_timeout_s": _ANSWER_TIMEOUT_S,
+        }
+
+    def _run(self, broker: Broker, on_progress: Callable[[float], None]) -> None:
         raise_file_limit()
-        times = FleetTimes(self._folder)
         with ExitStack() as stack:
-            self._connect(stack)
-            nodes = {FLEET_NODE: os.getpid(), **{f"worker/{name}": pid for name, pid in pool.pids.items()}}
-            if self._broker.pid is not None:
-                nodes[BROKER_NODE] = self._broker.pid
+            self._connect(broker.url, stack)
+            nodes = {FLEET_NODE: os.getpid()}
+            nodes |= {f"worker/{name}": process.pid for name, process in self._pool.running.items()}
+            if broker.pid is not None:
+                nodes[BROKER_NODE] = broker.pid
             stack.enter_context(ResourceSampler(self._folder / RESOURCES_NAME, nodes, interval_s=_SAMPLE_INTERVAL_S))
             try:
-                self._start()
-                self._play(times, events, on_progress)
+                self._threads.start("fleet-receiver", self._receive)
+                if self._case.retry:
+                    self._threads.start("fleet-retrier", self._retry)
+                probe = self._vehicles[0].transport.probe_clocks
+                self._threads.start("fleet-clocks", partial(probe, self._shared.clocks, self._finished))
+                self._play(on_progress)
             finally:
-                self._stopped.set()
-                self._finished.set()
+                self._abort()
                 self._threads.join(_JOIN_TIMEOUT_S)
                 for vehicle in self._vehicles:
                     vehicle.end()
-                    if vehicle.dispatcher is not None:
-                        times.dispatch_cpu_ns += vehicle.dispatcher.cpu_ns
-        return times
 
-    def _connect(self, stack: ExitStack) -> None:
+    def _connect(self, broker: str, stack: ExitStack) -> None:
         self._folder.mkdir(parents=True)
-        settings = self._settings
-        configs = [settings.config(number, self._broker.url) for number in range(1, settings.vehicles + 1)]
+        configs = [self._case.config(number, self._dispatch, broker) for number in range(1, self._case.vehicles + 1)]
         self._vehicles = [
             FleetVehicle(config, self._folder / config.vehicle, self._shared, stack) for config in configs
         ]
         first = self._vehicles[0]
-        image = EncodedImage.noise(first.card, configs[0], settings.seed)
+        image = EncodedImage.noise(first.card, configs[0], self._seed)
         manifest = first.new_manifest(image)
         for vehicle in self._vehicles:
             vehicle.prepare(image, manifest)
 
-    def _start(self) -> None:
-        start = self._threads.start
-        start("fleet-receiver", self._receive)
-        if self._settings.retry:
-            start("fleet-retrier", self._retry)
-        probe = self._vehicles[0].transport.probe_clocks
-        start("fleet-clocks", partial(probe, self._shared.clocks, self._finished))
-
-    def _play(self, times: FleetTimes, events: Sequence[FleetEvent], on_progress: Callable[[float], None]) -> None:
-        settings = self._settings
+    def _play(self, on_progress: Callable[[float], None]) -> None:
+        case = self._case
         self._stopped.wait(_SETTLE_S)
-        due = schedules(settings.arrivals, settings.vehicles, settings.rate_hz, settings.seed)
-        times.begin_ns = clock.now_ns()
-        pacing = self._threads.start("fleet-pacer", partial(self._pacer.run, self._vehicles, due, settings.seconds))
-        waiting = sorted(events, key=lambda event: event.at_s)
-        spent_ns = 0  # In events, which a saturated run does not count: a worker may take seconds to start.
-        while (elapsed_s := (clock.now_ns() - times.begin_ns - spent_ns) / 1e9) < settings.seconds:
+        due = schedules(case.arrivals, case.vehicles, case.vehicle_hz, self._seed)
+        send = partial(self._send_when_due, due) if due else self._keep_windows_full
+        self._begin_ns = clock.now_ns()
+        pacing = self._threads.start("fleet-pacer", send)
+        change_at_s = math.inf if case.change is Change.NONE else _CHANGE_AT * case.seconds
+        spent_ns = 0  # In the change, which a saturated run does not count: a worker may take seconds to start.
+        while (elapsed_s := (clock.now_ns() - self._begin_ns - spent_ns) / 1e9) < case.seconds:
             on_progress(elapsed_s)
-            if waiting and waiting[0].at_s <= elapsed_s:
+            if elapsed_s >= change_at_s:
+                change_at_s = math.inf
                 began_ns = clock.now_ns()
-                waiting.pop(0).do()
-                times.events_ns.append((began_ns, clock.now_ns()))
-                spent_ns += 0 if due else clock.now_ns() - began_ns
-                continue
-            until_s = min([settings.seconds, *(event.at_s for event in waiting[:1])])
-            if self._stopped.wait(min(_POLL_S, until_s - elapsed_s)):
+                is_kill = case.change is Change.KILL
+                self._changed = self._pool.kill_first() if is_kill else self._pool.start(case.worker_ms[0])
+                self._changed_ns = clock.now_ns()
+                spent_ns = 0 if due else self._changed_ns - began_ns
+            elif self._stopped.wait(min(_POLL_S, min(case.seconds, change_at_s) - elapsed_s)):
                 break
-        times.end_ns = clock.now_ns()
+        self._end_ns = clock.now_ns()
         if due:
-            times.end_ns = times.begin_ns + round(settings.seconds * 1e9)
-            pacing.join(
-                _JOIN_TIMEOUT_S
-            )  # A busy machine sends the last frames late; what is not sent by then is dropped.
+            self._end_ns = self._begin_ns + round(case.seconds * 1e9)
+            # A busy machine sends the last frames late; what is not sent by then is dropped.
+            pacing.join(_JOIN_TIMEOUT_S)
         self._stopped.set()
         pacing.join(_JOIN_TIMEOUT_S)
         for vehicle in self._vehicles:
-            vehicle.ledger.wait_until_idle(max(0.0, settings.answer_timeout_s - (clock.now_ns() - times.end_ns) / 1e9))
+            vehicle.ledger.wait_until_idle(max(0.0, _ANSWER_TIMEOUT_S - (clock.now_ns() - self._end_ns) / 1e9))
         for vehicle in self._vehicles:
             vehicle.check()
+
+    def _send_when_due(self, due: Sequence[Iterator[int]]) -> None:
+        """Sends the frames of all vehicles when they are due; the body of a thread.
+
+        Every frame of the schedule is offered, however late: a delay of this thread counts as latency.
+        """
+        begin_ns = clock.now_ns()
+        upcoming = [(next(times), place) for place, times in enumerate(due)]
+        heapq.heapify(upcoming)
+        while upcoming[0][0] < round(self._case.seconds * 1e9):
+            at_ns, place = upcoming[0]
+            self._stopped.wait(max(0, begin_ns + at_ns - clock.now_ns()) / 1e9)
+            self._vehicles[place].offer(begin_ns + at_ns)
+            heapq.heapreplace(upcoming, (next(due[place]), place))
+
+    def _keep_windows_full(self) -> None:
+        """Sends frames whenever a window has room; the body of a thread."""
+        for vehicle in self._vehicles:
+            vehicle.fill()
+        while not self._stopped.is_set():
+            try:
+                self._room.get(timeout=_POLL_S).fill()
+            except queue.Empty:
+                continue
 
     def _receive(self) -> None:
         """Processes the replies of all vehicles; the body of a thread."""
@@ -203,3 +371,21 @@ class FleetSession:
     def _abort(self) -> None:
         self._stopped.set()
         self._finished.set()
+
+
+def schedules(arrivals: FleetArrivals, vehicles: int, rate_hz: float, seed: int) -> list[Iterator[int]]:
+    """Returns the due times of each vehicle in nanoseconds from the begin of the run; `rate_hz`: of each vehicle.
+
+    A seed always gives the same times. Saturated vehicles have no schedule.
+    """
+    if arrivals is FleetArrivals.SATURATED:
+        return []
+    generator = random.Random(seed)
+    found: list[Iterator[int]] = []
+    for _ in range(vehicles):
+        # A vehicle begins somewhere in its first interval: otherwise the frames of all would be due at the same time.
+        phase_ns = round(generator.random() * 1e9 / rate_hz)
+        is_poisson = arrivals is FleetArrivals.POISSON
+        times = poisson_ns(rate_hz, generator.getrandbits(62)) if is_poisson else uniform_ns(rate_hz)
+        found.append(map(phase_ns.__add__, times))
+    return found

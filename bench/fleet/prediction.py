@@ -7,7 +7,7 @@ simple solution for the M/D/c waiting time distribution", Operations Research Le
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -17,8 +17,8 @@ from scipy.optimize import brentq
 from scipy.stats import poisson
 
 from analysis.statistics.bootstrap import Floats
-from bench.fleet.arrivals import FleetArrivals
-from bench.fleet.cases import LOAD, FleetCase
+from bench.fleet.fleet_run import LOAD, FleetArrivals, FleetCase
+from shared.terminal_table import Table, result_table
 
 _VEHICLES = 20
 _WINDOW = 64  # Large enough that no frame is dropped.
@@ -44,7 +44,7 @@ def formula_cases(seconds: float) -> list[FleetCase]:
             load=load,
             window=_WINDOW,
             seconds=4 * seconds,
-            dispatches=(LOAD,),
+            dispatch=(LOAD,),
         )
         for workers, service_ms, load in _POINTS
     ]
@@ -61,8 +61,8 @@ class SharedQueue:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Returns the queue with the load of a run with equal workers."""
-        services_ms = list(record["workers"].values())
-        return cls(len(services_ms), services_ms[0], record["offered_hz"])
+        worker_ms = list(record["workers"].values())
+        return cls(len(worker_ms), worker_ms[0], record["offered_hz"])
 
     @property
     def utilisation(self) -> float:
@@ -131,3 +131,15 @@ def check_formula(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for run, queue in zip(runs, queues, strict=True)
     ]
     return {"formula": {"overhead_ms": overhead_ms}, "points": points}
+
+
+def prediction_tables(prediction: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Predicted and measured latencies of each load point, and the overhead."""
+    columns = {"point": "<!", "load": ".2f", **dict.fromkeys(MEASURES, "")}
+    rows = []
+    for each in prediction["points"]:
+        pairs = [(each["measured_ms"][name], each["predicted_ms"][name]) for name in MEASURES]
+        cells = [f"{own:.0f}, {formula:.0f} ({formula / own - 1:+.0%})" for own, formula in pairs]
+        rows.append((each["case"], each["utilisation"], *cells))
+    yield result_table("Latency in ms: measured, by the M/D/n queue (error)", columns, rows)
+    yield f"overhead {prediction['formula']['overhead_ms']:.1f} ms, measured at the lowest load"

@@ -74,11 +74,6 @@ class EncodedImage:
         record = FrameRecord(FrameId("fleet", _CAMERA, "fleet", 0), _CAMERA, 0, 0, 0, 0, {})
         return cls(frame, prepare(frame, record, card, config))
 
-    @property
-    def provenance(self) -> Mapping[str, Any]:
-        """The source in the manifest of a run."""
-        return {"kind": "synthetic", "sha256": hashlib.sha256(self.message.data).hexdigest()}
-
 
 class MeteredDispatcher:
     """Measures the CPU time of the choices of another dispatcher. See Dispatcher."""
@@ -169,7 +164,8 @@ class FleetVehicle:
 
     def new_manifest(self, image: EncodedImage) -> dict[str, Any]:
         """Returns the manifest of this vehicle at the start of its run."""
-        return run_record.started(self._config, self.session, image.provenance, self.card)
+        source = {"kind": "synthetic", "sha256": hashlib.sha256(image.message.data).hexdigest()}
+        return run_record.started(self._config, self.session, source, self.card)
 
     def fill(self) -> None:
         """Sends frames until the window is full."""

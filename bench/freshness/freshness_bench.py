@@ -4,70 +4,90 @@ Every drive is recorded once with the results of both models. All presenters the
 of a run but without waiting, so that seeds decide everything.
 """
 
+import math
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
+import numpy as np
 
-from bench.freshness.arrivals import RoundTrip
-from bench.freshness.drive_replay import (
-    AGES_MS,
-    FAST_RATE_HZ,
-    HOLD,
-    RATE_HZ,
-    DriveReplay,
-    Scores,
-    outage_frames,
-    replay_ages_and_links,
-    replay_outage,
-)
+from analysis.statistics.description import IntervalEstimate
+from analysis.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
+from bench import harness
 from bench.freshness.live import LivePlan, measure_live
 from bench.freshness.recording import RecordedDrivePlan, record_drive
-from bench.freshness.summary import merged, summarise
-from bench.freshness.tables import tables
-from bench.freshness.targets import FUSE, targets
-from bench.harness import options
-from bench.harness.comparison import plan_record
+from bench.freshness.replay import (
+    AGES_MS,
+    CEILING,
+    FAST_RATE_HZ,
+    HOLD,
+    LINKS,
+    LOCAL,
+    NS_PER_MS,
+    OUTAGE,
+    OUTAGE_LINK,
+    OUTAGE_S,
+    RATE_HZ,
+    DriveReplay,
+    RoundTrip,
+    Scores,
+    age_case,
+    outage_frames,
+    replay_drive,
+)
+from bench.harness import BenchRun, interval_text, plan_record
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
+from modelling.evaluation.streaming import StreamingScores
 from ops.processes.child import BenchError
-from ops.processes.environment import BenchRun
 from shared.files import file_sha256
 from shared.flags import WholeRange
 from shared.models.repository import Repository
+from shared.runlog.presented_log import OutputOrigin
 from shared.runtime.machine import commit, usable_cores
+from shared.terminal_table import Table, result_table
 
+WARP, FUSE = "warp", "fuse"
+LEAST_AT_200_MS: Final = {WARP: 0.58, FUSE: 0.66}  # Streaming mean IoU of a camera of 10 Hz.
+LEAST_RECOVERED: Final = {WARP: 0.50, FUSE: 0.75}  # Share of the distance between hold and the ceiling, at 200 ms.
+# Dedelayed (arXiv 2510.13714): mean IoU over local only and over remote only, on BDD100K at 100 ms.
+DEDELAYED: Final = {LOCAL: 0.064, HOLD: 0.098}
+
+_JUDGED_AGE_MS = 200
 _LEAST_FRAMES = max(AGES_MS) * FAST_RATE_HZ // 1000 + FAST_RATE_HZ // RATE_HZ
 _LIVE_DRIVES = 3
+_BASELINES: Final = (LOCAL, HOLD, "warp")  # The candidates that margins are computed over.
+_CLASSES_AT_MS: Final = 200
+_DEDELAYED_AT_MS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FreshnessPlan:
     """Settings of the benchmark."""
 
-    drives: int = options.number(20, 1, 1000, "Number of unseen drives, in five weathers.")
-    frames: int = options.number(61, _LEAST_FRAMES, 10_000, f"Frames of each drive, {FAST_RATE_HZ} a second.")
-    outage_drives: int = options.number(5, 0, 1000, "Number of drives with an outage.")
-    inference_ms: float = options.number(80.0, 0.0, 60_000.0, "Time of an inference behind a link.")
-    presenters: tuple[str, ...] = options.choices(
+    drives: int = harness.number(20, 1, 1000, "Number of unseen drives, in five weathers.")
+    frames: int = harness.number(61, _LEAST_FRAMES, 10_000, f"Frames of each drive, {FAST_RATE_HZ} a second.")
+    outage_drives: int = harness.number(5, 0, 1000, "Number of drives with an outage.")
+    inference_ms: float = harness.number(80.0, 0.0, 60_000.0, "Time of an inference behind a link.")
+    presenters: tuple[str, ...] = harness.choices(
         PRESENTERS, (*PRESENTERS,), "Presenter to compare with hold (repeatable). [all]", "--presenter"
     )
-    models: Path = options.models()
-    model: str = options.model()
-    local_model: str = options.option("road-tiny", show_default=True, help="Name of the vehicle's own model.")
-    fusion: Path | None = options.option(
-        type=options.EXISTING_PATH, help="Fusion file. [the shipped one of the two models]"
+    models: Path = harness.models()
+    model: str = harness.model()
+    local_model: str = harness.option("road-tiny", show_default=True, help="Name of the vehicle's own model.")
+    fusion: Path | None = harness.option(
+        type=harness.EXISTING_PATH, help="Fusion file. [the shipped one of the two models]"
     )
-    live: bool = options.option(
+    live: bool = harness.option(
         default=False, is_flag=True, help=f"Also play {_LIVE_DRIVES} drives live, and compare each with its replay."
     )
-    processes: int = options.option(
+    processes: int = harness.option(
         usable_cores, type=WholeRange(1, 256), help="Drives that are replayed at a time. [one per core]"
     )
 
@@ -78,11 +98,11 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     The drives are recorded into runs/freshness, about 110 MB each. Seeds decide the result: a second run gives the same.
     """
     fusion = _checked(plan)
-    jobs: list[tuple[Callable[[DriveReplay], dict[str, Scores]], DriveReplay]] = [
-        *((replay_outage, _job(plan, fusion, number, outage=True)) for number in range(plan.outage_drives)),
-        *((replay_ages_and_links, _job(plan, fusion, number, outage=False)) for number in range(plan.drives)),
+    jobs = [
+        *(_job(plan, fusion, number, with_outage=True) for number in range(plan.outage_drives)),
+        *(_job(plan, fusion, number, with_outage=False) for number in range(plan.drives)),
     ]
-    found = list(_all(jobs, plan.processes, run))
+    found = _replayed(jobs, plan.processes, run)
     cases = merged(found[plan.outage_drives :])
     if plan.outage_drives:
         cases |= merged(found[: plan.outage_drives])
@@ -91,8 +111,8 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
         summary["live"] = _live(plan, fusion, run)
     return {
         **summary,
-        "targets": targets(summary),
-        "drives": [{"seed": job.plan.seed, "weather": job.plan.weather} for _, job in jobs[plan.outage_drives :]],
+        "targets": check_targets(summary),
+        "drives": [{"seed": job.plan.seed, "weather": job.plan.weather} for job in jobs[plan.outage_drives :]],
         "outage_drives": plan.outage_drives,
         "plan": plan_record(plan),
         "models": {name: Repository(plan.models).find(name).card().sha256 for name in (plan.model, plan.local_model)},
@@ -124,7 +144,7 @@ def _checked(plan: FreshnessPlan) -> Path | None:
 
 def _live(plan: FreshnessPlan, fusion: Path | None, run: BenchRun) -> list[dict[str, Any]]:
     """Returns the streaming accuracy of each presenter in live runs, beside that of the replay of the same ticks."""
-    jobs = [_job(plan, fusion, number, outage=True) for number in range(_LIVE_DRIVES)]
+    jobs = [_job(plan, fusion, number, with_outage=True) for number in range(_LIVE_DRIVES)]
     drives = [record_drive(job.plan) for job in jobs]
     found = []
     for name in jobs[0].presenters:
@@ -133,29 +153,23 @@ def _live(plan: FreshnessPlan, fusion: Path | None, run: BenchRun) -> list[dict[
     return found
 
 
-def _job(plan: FreshnessPlan, fusion: Path | None, number: int, *, outage: bool) -> DriveReplay:
-    rate_hz, frames = (RATE_HZ, outage_frames()) if outage else (FAST_RATE_HZ, plan.frames)
+def _job(plan: FreshnessPlan, fusion: Path | None, number: int, *, with_outage: bool) -> DriveReplay:
+    rate_hz, frames = (RATE_HZ, outage_frames()) if with_outage else (FAST_RATE_HZ, plan.frames)
     recorded = RecordedDrivePlan(number, rate_hz, frames, plan.models, plan.model, plan.local_model)
     presenters = tuple(name for name in PRESENTERS if name == HOLD or name in plan.presenters)
-    return DriveReplay(recorded, presenters, fusion, RoundTrip(plan.inference_ms))
+    return DriveReplay(recorded, presenters, fusion, RoundTrip(plan.inference_ms), with_outage)
 
 
-def _all(
-    jobs: list[tuple[Callable[[DriveReplay], dict[str, Scores]], DriveReplay]], processes: int, run: BenchRun
-) -> Iterator[dict[str, Scores]]:
-    """Yields the result of each job in their order."""
-    # A forked process would inherit locks held by TensorFlow's threads.
-    pool = run.enter_context(ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")))
-    futures: list[Future[dict[str, Scores]]] = [pool.submit(replay, job) for replay, job in jobs]
+def _replayed(jobs: Sequence[DriveReplay], processes: int, run: BenchRun) -> list[dict[str, Scores]]:
+    """Returns the scores of each drive, by case and candidate."""
     _show(run, f"recording and replaying {len(jobs)} drives")
-    try:
-        for number, future in enumerate(as_completed(futures), 1):
-            future.result()
+    found = []
+    # A forked process would inherit locks held by TensorFlow's threads.
+    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
+        for number, scores in enumerate(pool.map(replay_drive, jobs), 1):
+            found.append(scores)
             _show(run, f"recorded and replayed {number} of {len(jobs)} drives")
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    return (future.result() for future in futures)
+    return found
 
 
 def _show(run: BenchRun, step: str) -> None:
@@ -165,4 +179,233 @@ def _show(run: BenchRun, step: str) -> None:
         click.echo(step, err=True)
 
 
-freshness = options.bench_command("freshness", FreshnessPlan, measure, tables, json=options.JSON_FILE)
+def merged(drives: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
+    """Joins the ticks of all drives, by case and candidate."""
+    return {
+        case: {
+            name: StreamingScores(first.names, [tick for drive in drives for tick in drive[case][name].ticks])
+            for name, first in candidates.items()
+        }
+        for case, candidates in drives[0].items()
+    }
+
+
+def summarise(cases: Mapping[str, Scores]) -> dict[str, Any]:
+    """Returns the JSON of all cases; `cases` without the outage has no chapter of it."""
+    found = {
+        "ages": [{"age_ms": age_ms, **_case(cases[age_case(age_ms)])} for age_ms in AGES_MS],
+        "links": [{"link": link, **_case(cases[link])} for link in LINKS],
+    }
+    return found | ({"outage": _outage(cases[OUTAGE])} if OUTAGE in cases else {})
+
+
+def _case(scores: Scores) -> dict[str, Any]:
+    return {
+        "ticks": len(scores[CEILING].ticks),
+        "age_of_result_ms": _ages(scores[HOLD]),
+        "candidates": {name: _candidate(each) for name, each in scores.items()},
+        "margins": {
+            name: {
+                baseline: estimate_record(margin_interval(each, scores[baseline], with_missing=True))
+                for baseline in _BASELINES
+                if baseline in scores and baseline != name
+            }
+            for name, each in scores.items()
+        },
+        "recovered": {
+            name: estimate_record(recovered_interval(each, scores[HOLD], scores[CEILING]))
+            for name, each in scores.items()
+            if name not in (HOLD, CEILING)
+        },
+    }
+
+
+def _candidate(scores: StreamingScores) -> dict[str, Any]:
+    """Describes a candidate; ticks without an output count as wrong."""
+    return {
+        "mean_iou": estimate_record(accuracy_interval(scores, with_missing=True)),
+        "iou_by_class": {name: round(iou, 4) for name, iou in scores.iou_by_class().items()},
+        "origins": scores.origins(),
+        "by_drive": {drive: _number(each.mean_iou(with_missing=True)) for drive, each in scores.by_drive().items()},
+    }
+
+
+def _ages(held: StreamingScores) -> dict[str, float | None]:
+    """Returns the age of the newest result at the ticks that have one."""
+    ages_ms = [tick.age_ns / NS_PER_MS for tick in held.ticks if tick.age_ns is not None]
+    return {key: float(np.percentile(ages_ms, share)) if ages_ms else None for key, share in (("p50", 50), ("p95", 95))}
+
+
+def _outage(scores: Scores) -> dict[str, Any]:
+    """Describes the whole outage, and every second of the drive."""
+    last = outage_frames() // RATE_HZ
+    first = (outage_frames() - len(next(iter(scores[HOLD].by_drive().values())).ticks)) // RATE_HZ
+    seconds = {second: _between(scores, second, second + 1) for second in range(first, last)}
+    return {
+        "link": OUTAGE_LINK,
+        "begin_s": OUTAGE_S[0],
+        "end_s": OUTAGE_S[1],
+        "seconds": [
+            {
+                "from_s": second,
+                "mean_iou": {name: _number(each.mean_iou(with_missing=True)) for name, each in parts.items()},
+                "origins": {name: each.origins() for name, each in parts.items()},
+            }
+            for second, parts in seconds.items()
+        ],
+        "within": {name: _candidate(each) for name, each in _between(scores, *OUTAGE_S).items()},
+    }
+
+
+def _between(scores: Scores, begin_s: int, end_s: int) -> Scores:
+    """Returns the ticks of each drive from `begin_s` to `end_s`; scored ticks end with the drive."""
+
+    def part(each: StreamingScores) -> StreamingScores:
+        ticks = []
+        for drive in each.by_drive().values():
+            first = outage_frames() - len(drive.ticks)
+            ticks += drive.ticks[max(0, begin_s * RATE_HZ - first) : end_s * RATE_HZ - first]
+        return StreamingScores(each.names, ticks)
+
+    return {name: part(each) for name, each in scores.items()}
+
+
+def estimate_record(estimate: IntervalEstimate) -> dict[str, float | None]:
+    """Returns an estimate for JSON; None for what is not defined."""
+    return {key: _number(value) for key, value in asdict(estimate).items()}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 5)
+
+
+def check_targets(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns each target with the value reached; `summary` as in the JSON of the bench."""
+    ages, outage = summary["ages"], summary.get("outage")
+    judged = next(case for case in ages if case["age_ms"] == _JUDGED_AGE_MS)
+    found = []
+    for name in (WARP, FUSE):
+        if name in judged["candidates"]:
+            at = f"{name} at {_JUDGED_AGE_MS} ms"
+            found.append(_target(f"{at}: mean IoU", LEAST_AT_200_MS[name], **judged["candidates"][name]["mean_iou"]))
+            found.append(_target(f"{at}: share of hold to ceiling", LEAST_RECOVERED[name], **judged["recovered"][name]))
+    for case in ages:
+        candidates = case["candidates"]
+        if FUSE in candidates and WARP in candidates:
+            better = max((LOCAL, WARP), key=lambda name: candidates[name]["mean_iou"]["value"])
+            found.append(_target(f"fuse − {better} at {case['age_ms']} ms", 0.0, **case["margins"][FUSE][better]))
+    if outage is not None and FUSE in outage["within"]:
+        origins = outage["within"][FUSE]["origins"]
+        share = 1 - origins.get(OutputOrigin.NONE, 0) / sum(origins.values())
+        found.append(_target("fuse without a link: share of ticks with an output", 1.0, value=share))
+    return found
+
+
+def _target(
+    name: str, least: float, *, value: float, low: float | None = None, high: float | None = None
+) -> dict[str, Any]:
+    return {"name": name, "least": least, "value": value, "low": low, "high": high, "is_met": value >= least}
+
+
+def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    """Yields the tables and lines of a result."""
+    drives = len(result["drives"])
+    ages, links = result["ages"], result["links"]
+    yield _accuracy_table(
+        f"Streaming mean IoU by the age of results, {drives} drives",
+        [(f"{case['age_ms']} ms", case) for case in ages],
+    )
+    yield (
+        "Each output against the labels of its own tick, 95 % intervals over the drives. ceiling: the remote model "
+        "without a delay. 33 ms: a camera of 30 Hz; the others: 10 Hz."
+    )
+    yield _accuracy_table(
+        f"Streaming mean IoU over links, {result['plan']['inference_ms']:g} ms an inference",
+        [(f"{case['link']}\n{_span(case['age_of_result_ms'])}", case) for case in links],
+    )
+    yield "Below a link: median and 95th percentile of the age of the newest result, ms."
+    yield _class_table(next(case for case in ages if case["age_ms"] == _CLASSES_AT_MS))
+    if "outage" in result:
+        yield _outage_table(result["outage"], result["outage_drives"])
+        yield "Second 0: start of the drive. A tick without an output counts as wrong. local: of the ticks of the last column."
+    if FUSE in ages[0]["candidates"]:
+        yield from _margin_lines(ages)
+    yield from map(_live_line, result.get("live", ()))
+    for target in result["targets"]:
+        interval = "" if target["low"] is None else f" ({target['low']:.3f} to {target['high']:.3f})"
+        verdict = interval_text(*(target[key] for key in ("is_met", "least", "value", "low", "high")))
+        yield f"{target['name']}: {target['value']:.3f}{interval}, target ≥ {target['least']:g}: {verdict}"
+
+
+def _accuracy_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    names = list(rows[0][1]["candidates"])
+    return result_table(
+        title,
+        {"results": "<", **dict.fromkeys(names, "")},
+        [(label, *(_estimate(case["candidates"][name]["mean_iou"]) for name in names)) for label, case in rows],
+    )
+
+
+def _class_table(case: Mapping[str, Any]) -> Table:
+    candidates = case["candidates"]
+    classes = sorted(candidates[CEILING]["iou_by_class"])
+    return result_table(
+        f"IoU by class at {case['age_ms']} ms",
+        {"class": "<", **dict.fromkeys(candidates, ".3f")},
+        [(name, *(each["iou_by_class"].get(name) for each in candidates.values())) for name in classes],
+    )
+
+
+def _outage_table(outage: Mapping[str, Any], drives: int) -> Table:
+    names = list(outage["within"])
+    rows = []
+    for second in outage["seconds"]:
+        origins = second["origins"][names[-1]]
+        rows.append(
+            (
+                str(second["from_s"]),
+                "cut" if outage["begin_s"] <= second["from_s"] < outage["end_s"] else "",
+                *(second["mean_iou"][name] for name in names),
+                f"{100 * origins.get('local', 0) / sum(origins.values()):.0f} %",
+            )
+        )
+    columns = {"s": "", "link": "<", **dict.fromkeys(names, ".3f"), "local": ""}
+    return result_table(f"Streaming mean IoU through an outage, {drives} drives", columns, rows)
+
+
+def _margin_lines(ages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for case in ages:
+        margins = case["margins"][FUSE]
+        text = ", ".join(f"{_points(margins[name])} over {name}" for name in (LOCAL, HOLD))
+        beside = "; Dedelayed on BDD100K: " + ", ".join(
+            f"{100 * points:+.1f} over {name}"
+            for name, points in (("local only", DEDELAYED[LOCAL]), ("remote only", DEDELAYED[HOLD]))
+        )
+        yield f"fuse at {case['age_ms']} ms, points: {text}{beside if case['age_ms'] == _DEDELAYED_AT_MS else ''}"
+
+
+def _live_line(live: Mapping[str, Any]) -> str:
+    return (
+        f"{live['presenter']} live, {live['drives']} drives, {live['ticks']} ticks: {live['live']:.3f}; replayed with the "
+        f"same results: {_estimate(live['replayed'], ' ')}: {'confirmed' if live['is_confirmed'] else 'NOT confirmed'}"
+    )
+
+
+def _points(estimate: Mapping[str, float | None]) -> str:
+    value, low, high = (None if each is None else 100 * each for each in estimate.values())
+    return f"{value:+.1f}" if low is None else f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _estimate(estimate: Mapping[str, float | None], separator: str = "\n") -> str:
+    value, low, high = estimate.values()
+    if value is None:
+        return "–"
+    ends = [f"{end:.2f}".lstrip("0") for end in (low, high) if end is not None]
+    return separator.join([f"{value:.3f}", *(["–".join(ends)] if ends else [])])
+
+
+def _span(ages_ms: Mapping[str, float | None]) -> str:
+    return " / ".join("–" if each is None else f"{each:.0f}" for each in ages_ms.values())
+
+
+freshness = harness.bench_command("freshness", FreshnessPlan, measure, tables, json=harness.JSON_FILE)

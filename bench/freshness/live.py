@@ -12,9 +12,8 @@ import numpy as np
 
 from analysis.statistics.samples import spread
 from analysis.statistics.streaming_accuracy import accuracy_interval
-from bench.freshness.drive_replay import open_presenter
 from bench.freshness.recording import RecordedDrive
-from bench.freshness.replay import Sources, replay
+from bench.freshness.replay import open_presenter, replay
 from edge.presenting.presenter import PRESENTERS, PresenterParts
 from modelling.evaluation.streaming import Mask, StreamingScores
 from ops.broker.broker import Broker
@@ -64,28 +63,25 @@ def measure_live(
     Raises:
         SkylaneError: a node did not start or end as expected, or presented nothing.
     """
-    names = drives[0].card.labels.names
-    live, replayed = StreamingScores(names), StreamingScores(names)
-    without_output = not_written = 0
+    found: list[LiveScores] = []
     for drive in drives:
         on_step(f"{plan.presenter} live, {drive.name}")
-        scores = play_live(drive, plan, folder / f"{plan.presenter}-{drive.plan.seed}")
-        live.ticks += scores.live.ticks
-        replayed.ticks += scores.replayed.ticks
-        without_output += scores.without_output
-        not_written += scores.not_written
-    expected, found = accuracy_interval(replayed), live.mean_iou()
+        found.append(play_live(drive, plan, folder / f"{plan.presenter}-{drive.plan.seed}"))
+    names = drives[0].card.labels.names
+    live = StreamingScores(names, [tick for each in found for tick in each.live.ticks])
+    replayed = StreamingScores(names, [tick for each in found for tick in each.replayed.ticks])
+    expected, value = accuracy_interval(replayed), live.mean_iou()
     return {
         "presenter": plan.presenter,
         "drives": len(drives),
         "ticks": len(live.ticks),
-        "ticks_without_output": without_output,
-        "outputs_not_written": not_written,
+        "ticks_without_output": sum(each.without_output for each in found),
+        "outputs_not_written": sum(each.not_written for each in found),
         "origins": live.origins(),
         "age_ms": spread([(tick.age_ns or 0) / 1e6 for tick in live.ticks]),
-        "live": found,
+        "live": value,
         "replayed": {"value": expected.value, "low": expected.low, "high": expected.high},
-        "is_confirmed": expected.low <= found <= expected.high,
+        "is_confirmed": expected.low <= value <= expected.high,
     }
 
 
@@ -95,16 +91,14 @@ def play_live(drive: RecordedDrive, plan: LivePlan, folder: Path) -> LiveScores:
     Raises:
         SkylaneError: a node did not start or end as expected, or presented nothing.
     """
-    pictures = _write_pictures(drive, folder / "pictures")
-    settings = PlaybackSettings(pictures, drive.plan.models, drive.plan.model, frames=len(drive.images))
-    answers = _write_answers(drive, settings, folder / "answers.npz")
+    pictures, answers = _write_source(drive, folder)
     worker_settings = NullWorkerSettings(
-        model=settings.model, models=settings.models, think_ms=plan.inference_ms, answers=(answers,)
+        model=drive.plan.model, models=drive.plan.models, think_ms=plan.inference_ms, answers=(answers,)
     )
-    flags = ["--model", settings.model, "--present", plan.presenter, "--deadline-ms", f"{_DEADLINE_MS:g}"]
+    flags = ["--model", drive.plan.model, "--present", plan.presenter, "--deadline-ms", f"{_DEADLINE_MS:g}"]
     flags += ["--arrivals", "uniform", "--arrival-rate", str(drive.rate_hz), "--sink", "png"]
     if PRESENTERS[plan.presenter].needs_local:
-        flags += ["--local-model", drive.plan.local_model, "--models", str(settings.models)]
+        flags += ["--local-model", drive.plan.local_model, "--models", str(drive.plan.models)]
         flags += ["--fusion", str(plan.fusion)] if plan.fusion is not None else []
     with (
         Broker.start() as broker,
@@ -129,34 +123,25 @@ def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
         if row.tick in masks:
             live.add(drive.truths[row.tick], masks[row.tick], origin=row.origin, age_ns=row.age_ns, drive=drive.name)
     parts = PresenterParts(drive.card, drive.local_output, plan.fusion, drive.local_card)
-    every = replay(drive, open_presenter(plan.presenter, parts), _sources(drive, rows)).ticks
+    used = {row.tick: row.source_sequence for row in rows}  # The frame of the result behind the output of each tick.
+    sources = [used.get(tick) for tick in range(len(drive.images))]
+    every = replay(drive, open_presenter(plan.presenter, parts), sources).ticks
     replayed = StreamingScores(drive.card.labels.names, [every[tick] for tick in masks])
     return LiveScores(live, replayed, len(rows) - len(with_output), len(with_output) - len(masks))
 
 
-def _sources(drive: RecordedDrive, rows: Sequence[PresentedRow]) -> Sources:
-    """Returns the frame of the result from which the vehicle made the output of each tick."""
-    sources: list[int | None] = [None] * len(drive.images)
-    for row in rows:
-        sources[row.tick] = row.source_sequence
-    return sources
-
-
-def _write_pictures(drive: RecordedDrive, folder: Path) -> Path:
-    folder.mkdir(parents=True)
+def _write_source(drive: RecordedDrive, folder: Path) -> tuple[Path, Path]:
+    """Writes the images that the vehicle plays, and the results that the worker gives, by the images that it decodes."""
+    pictures, answers = folder / "pictures", folder / "answers.npz"
+    pictures.mkdir(parents=True)
     for index, image in enumerate(drive.images):
-        cv2.imwrite(str(folder / f"{index:05d}.png"), image[..., ::-1])  # OpenCV writes BGR.
-    return folder
-
-
-def _write_answers(drive: RecordedDrive, settings: PlaybackSettings, file: Path) -> Path:
-    """Writes the recorded results, by the images that the worker decodes."""
+        cv2.imwrite(str(pictures / f"{index:05d}.png"), image[..., ::-1])  # OpenCV writes BGR.
+    settings = PlaybackSettings(pictures, drive.plan.models, drive.plan.model, frames=len(drive.images))
     with open_fixed_time(settings.models, settings.model, (), 0.0) as model:
         received = model_inputs(settings, model)
-    KnownAnswers({digest(image): {"mask": mask} for image, mask in zip(received, drive.remote, strict=True)}).write(
-        file
-    )
-    return file
+    known = {digest(image): {"mask": mask} for image, mask in zip(received, drive.remote, strict=True)}
+    KnownAnswers(known).write(answers)
+    return pictures, answers
 
 
 def _mask(run: Path, row: PresentedRow) -> Mask | None:

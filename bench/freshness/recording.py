@@ -13,19 +13,18 @@ from cloud.models.opening import open_model
 from edge.config import EdgeConfig
 from edge.presenting.local import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
+from modelling.fusion.recording import labels_in_input
 from rosbag_tools.drive.scene import WEATHERS, Drive
 from rosbag_tools.drive.sensor import Sensor
 from shared.imaging import geometry, image_codecs, mask_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import UNSEEN, Geometry
-from shared.imaging.image_files import ImageArray
-from shared.imaging.opencv import cv2
+from shared.imaging.geometry import Geometry
 from shared.inference.model import Model
 from shared.inference.opening import open_local
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement
-from shared.models.repository import Repository, StoredModel
+from shared.models.repository import Repository
 
 Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.
 
@@ -114,12 +113,14 @@ def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lamb
     folder = plan.folder()
     repository = Repository(plan.models)
     if not folder.exists():
+        local = repository.find(plan.local_model)
         draft = folder.with_name(f"{folder.name}.part")
         rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         with (
             open_model(repository.find(plan.model), placement=_PLACEMENT, max_batch=1) as model,
-            open_local(_with_scores(repository.find(plan.local_model)), _PLACEMENT) as local_model,
+            # The scores are a second output, as a presenter opens the model.
+            open_local(replace(local, manifest=local.manifest.with_confidence_head()), _PLACEMENT) as local_model,
         ):
             _write(draft, plan, model, local_model, on_frame)
         draft.rename(folder)
@@ -162,8 +163,10 @@ def _write(
         colour = to_colour(sensor.capture(scene.rgb, index), Layout.BAYER_RGGB8, Layout.RGB8, "binning")
         images[index] = geometry.apply(colour, resize)
         truths[index] = labels_in_input(scene.class_ids, resize)
-        remote[index] = _remote_mask(model, images[index])
-        local.append(_local_output(local_model, images[index], resize))
+        image = images[index][..., ::-1] if model.card.layout is Layout.BGR8 else images[index]
+        remote[index] = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
+        outputs = local_model.infer(np.ascontiguousarray(local_input(images[index], local_model.card))[np.newaxis])
+        local.append(local_output({name: values[0] for name, values in outputs.items()}, resize, local_model))
         encoded = (
             image_codecs.encode(images[index], Layout.RGB8, _VEHICLE.codec, _VEHICLE.quality),
             mask_codecs.encode(remote[index], _VEHICLE.mask_codec),
@@ -176,32 +179,3 @@ def _write(
     if local[0].probabilities is not None:
         arrays["probabilities"] = [each.probabilities for each in local]
     np.savez_compressed(folder / _RESULTS, **arrays)
-
-
-def labels_in_input(class_ids: Masks, resize: Geometry) -> Masks:
-    """Returns the true class of each pixel of a model's input, by its upper left pixel; padding is `UNSEEN`."""
-    rows = slice(resize.crop_top, resize.crop_top + resize.crop_height)
-    columns = slice(resize.crop_left, resize.crop_left + resize.crop_width)
-    labels = np.full((resize.target_height, resize.target_width), UNSEEN, np.uint8)
-    size = (resize.paste_width, resize.paste_height)
-    pasted: Any = cv2.resize(class_ids[rows, columns], size, interpolation=cv2.INTER_NEAREST)
-    top, left = resize.paste_top, resize.paste_left
-    labels[top : top + resize.paste_height, left : left + resize.paste_width] = pasted
-    return labels
-
-
-def _remote_mask(model: Model, rgb: ImageArray) -> npt.NDArray[np.uint8]:
-    image = rgb[..., ::-1] if model.card.layout is Layout.BGR8 else rgb
-    mask: npt.NDArray[np.uint8] = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
-    return mask
-
-
-def _local_output(model: Model, rgb: ImageArray, resize: Geometry) -> LocalOutput:
-    image = np.ascontiguousarray(local_input(rgb, model.card))
-    outputs = {name: values[0] for name, values in model.infer(image[np.newaxis]).items()}
-    return local_output(outputs, resize, model)
-
-
-def _with_scores(stored: StoredModel) -> StoredModel:
-    """Returns the model with its scores as a second output, as a presenter opens it."""
-    return replace(stored, manifest=stored.manifest.with_confidence_head())

@@ -1,4 +1,4 @@
 """Compares Skylane with other model servers that serve the same TensorFlow function.
 
-Start with `cli`; `rig.catalogue` lists the servers.
+Start with `cli`; `catalogue` lists the servers.
 """

@@ -8,14 +8,13 @@ import click
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bench.harness import options
+from bench import harness
+from bench.harness import BenchRun
 from bench.peers import load_comparison, scenario_comparison
+from bench.peers.catalogue import PEERS
 from bench.peers.clients import PeerError
-from bench.peers.plan import OURS, PeerPlan
-from bench.peers.rig import network
-from bench.peers.rig.catalogue import PEERS
-from bench.peers.rig.environments import environment
-from ops.processes.environment import BenchRun
+from bench.peers.rig import enter_own_network, environment
+from bench.peers.starter import OURS, PeerPlan
 
 
 def measure(plan: PeerPlan, run: BenchRun) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield from (scenario_comparison if "scenarios" in result else load_comparison).tables(result)
 
 
-peers = options.bench_command("peers", PeerPlan, measure, _tables, json=options.JSON_FILE)
+peers = harness.bench_command("peers", PeerPlan, measure, _tables, json=harness.JSON_FILE)
 _compare = peers.callback
 
 
@@ -46,7 +45,7 @@ def _run(names: Sequence[str], *, prepare: bool, **settings: Any) -> None:
     if prepare:
         _prepare(chosen)
         return
-    network.enter()
+    enter_own_network()
     assert _compare is not None
     _compare(names=(OURS, *chosen), **settings)
 

@@ -5,21 +5,15 @@ their processes, so that they take no processor time. The serving overhead of a 
 inference time of the same call as the server measured it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bench.harness.comparison import Comparison, Samples, compare
-from bench.harness.output import rounds_text, span
-from bench.peers.calls import many_at_a_time, one_in_flight, warm_up
-from bench.peers.clients import PeerError
-from bench.peers.plan import OURS, PeerPlan
-from bench.peers.rig.starter import PeerEndpoint, Starter
-from bench.peers.rig.workload import Job, by_codec, jobs
-from ops.processes.environment import BenchRun
+from bench.harness import BenchRun, Comparison, Samples, compare, rounds_text, span
+from bench.peers.clients import Job
+from bench.peers.starter import OURS, PeerEndpoint, PeerPlan, Starter, start_all
+from bench.peers.workload import by_codec, jobs, many_at_a_time, one_in_flight
 from ops.processes.playback import PlaybackSettings
-from shared.errors import SkylaneError
 from shared.runlog.percentiles import NOTE, shown
 from shared.terminal_table import Table, result_table
 
@@ -47,47 +41,6 @@ def measure(plan: PeerPlan, run: BenchRun) -> dict[str, Any]:
         "skipped": skipped | comparison.failed,
         "versions": starter.versions,
     }
-
-
-def start_all(
-    plan: PeerPlan, starter: Starter, work: Iterable[Sequence[Job]], run: BenchRun
-) -> tuple[dict[str, PeerEndpoint], dict[str, str]]:
-    """Starts the plan's servers until `run` ends, and calls each endpoint until it gets no faster.
-
-    Returns the endpoints by name, and the reasons why servers or endpoints are skipped.
-
-    Raises:
-        PeerError: no server can be started.
-    """
-    endpoints: dict[str, PeerEndpoint] = {}
-    skipped: dict[str, str] = {}
-    for server in plan.names:
-        run.step(f"starting {server}")
-        with ExitStack() as attempt:
-            try:
-                found = starter.start(server, attempt)
-            except SkylaneError as error:
-                skipped[server] = str(error)
-                continue
-            run.enter_context(attempt.pop_all())
-        for endpoint in found:
-            run.step(f"warming up {endpoint.name}")
-            try:
-                with endpoint.awake():
-                    for each in work:
-                        warm_up(endpoint.connect, each, plan.turn_s)
-            except SkylaneError as error:
-                skipped[endpoint.name] = str(error)
-            else:
-                endpoints[endpoint.name] = endpoint
-    if not endpoints:
-        raise nothing_to_measure(skipped)
-    return endpoints, skipped
-
-
-def nothing_to_measure(skipped: Mapping[str, str]) -> PeerError:
-    """Returns the error that all servers were skipped, with the reasons."""
-    return PeerError("no server to measure: " + "; ".join(f"{who}: {why}" for who, why in skipped.items()))
 
 
 def _turn(endpoint: PeerEndpoint, work: Mapping[str, Sequence[Job]], plan: PeerPlan, _round: int) -> Samples:

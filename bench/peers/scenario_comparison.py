@@ -19,15 +19,12 @@ from analysis.offloading.cost import footage_cost
 from analysis.report.output.number_format import NOTHING, number, probability
 from analysis.statistics.run_test import PAIRED, compare_runs
 from analysis.study.scenarios import Footage
-from bench.harness.comparison import alternating
-from bench.peers.calls import SETTLING, Taken, one_in_flight, warm_up
-from bench.peers.load_comparison import closing_lines, nothing_to_measure
-from bench.peers.plan import OURS, SCENARIOS, PeerPlan
-from bench.peers.rig.catalogue import PEERS
-from bench.peers.rig.resource_meter import Meter
-from bench.peers.rig.starter import Starter
-from bench.peers.rig.workload import jobs
-from ops.processes.environment import BenchRun
+from bench.harness import BenchRun, alternating
+from bench.peers.catalogue import PEERS
+from bench.peers.load_comparison import closing_lines
+from bench.peers.rig import Meter
+from bench.peers.starter import OURS, SCENARIOS, PeerPlan, Starter, nothing_to_measure
+from bench.peers.workload import SETTLING, Taken, jobs, one_in_flight, warm_up
 from ops.processes.playback import PlaybackSettings
 from ops.study.sample_drives import footage
 from shared.errors import SkylaneError

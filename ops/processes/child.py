@@ -1,18 +1,20 @@
 """Runs a module in a child process with its own interpreter, and exchanges lines of JSON with it.
 
-The parent creates a `Child`; the module reads `settings` and sends messages with `reply`, or calls `serve`.
+The parent creates a `Child`; the module reads `settings` and sends messages with `reply`, or calls `serve`. Also what all
+child processes need: the flags of their command lines, and free TCP ports.
 """
 
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,7 +34,40 @@ class ChildTimeoutError(BenchError):
     """A child process runs, but does not reply."""
 
 
-class Child:
+def cli_flags(**options: object) -> list[str]:
+    """Converts options to words of a command line: `max_batch=2` becomes `--max-batch 2`.
+
+    True stands for a flag without a value; None leaves the setting to the command.
+    """
+    words: list[str] = []
+    for name, value in options.items():
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", *(() if value is True else (str(value),))]
+    return words
+
+
+class ChildProcess:
+    """What all child processes that run a part of Skylane have in common."""
+
+    _process: "subprocess.Popen[Any]"
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of the process; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process still runs."""
+        return self.exit_code is None
+
+
+class Child(ChildProcess):
     """`python -m MODULE SETTINGS`, until the block ends; the death of this process closes its standard input."""
 
     def __init__(
@@ -64,16 +99,6 @@ class Child:
         self._received = b""
         self._overdue = 0  # Replies to requests that timed out, which precede the next reply.
         self._lock = threading.Lock()
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
 
     def wait(self, timeout_s: float = _TIMEOUT_S) -> Any:
         """Waits until the process is ready, and returns its first message as `read` does; ends it without a message."""
@@ -169,3 +194,16 @@ def serve(start: Callable[..., Callable[[Any], object]]) -> None:
     reply("ready")
     for line in sys.stdin:
         reply(handle(json.loads(line)))
+
+
+def free_port() -> int:
+    """Returns a TCP port on which nothing listens at the moment."""
+    (port,) = free_ports(1)
+    return port
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns different free TCP ports; repeated calls of `free_port` may return the same port twice."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud.models.loader import ModelLoader
+from ops.processes.child import Child, reply
+from ops.processes.child import settings as child_settings
 from ops.processes.playback import PlaybackSettings, model_inputs
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Engine, Images, Outputs
@@ -25,6 +27,7 @@ from shared.models.repository import Repository
 
 _DIGESTS = "digests"  # The array of a file with answers that identifies the images.
 _DIGEST_BYTES = 16
+_TIMEOUT_S = 3600.0  # To compute the answers for one bag.
 
 
 class KnownAnswers:
@@ -140,6 +143,32 @@ def known_answers_file(
     return file
 
 
+def answers_file(settings: PlaybackSettings, folder: Path) -> Path:
+    """Returns `known_answers_file` of a model of the repository, which a child process opens.
+
+    TensorFlow would keep memory and threads in this process.
+
+    Raises:
+        SkylaneError: the model cannot be loaded, or the bag has no readable frame.
+    """
+    names = ("bag", "models", "model", "codec", "quality", "frames", "resize_at")
+    values = {name: getattr(settings, name) for name in names}
+    with Child(__name__, {"playback": values, "folder": folder}, title="computing the answers of the model") as child:
+        return Path(child.wait(_TIMEOUT_S))
+
+
 def digest(image: Pixels) -> bytes:
     """Identifies an image by its pixels."""
     return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=_DIGEST_BYTES).digest()
+
+
+def main(*, playback: dict[str, Any], folder: str) -> None:
+    """Computes the answers of a model unless their file exists; replies with its path."""
+    paths = {name: Path(playback[name]) for name in ("bag", "models")}
+    settings = PlaybackSettings(**(playback | paths))
+    model = ModelLoader(Repository(settings.models)).open(settings.model)
+    reply(str(known_answers_file(settings, model, Path(folder))))
+
+
+if __name__ == "__main__":
+    main(**child_settings())

@@ -1,17 +1,15 @@
-"""A worker without a model, to measure everything except inference; runs in threads of this process or in a child.
+"""A worker without a model in a child process, to measure everything except inference.
 
-As a child process it runs until SIGTERM, optionally with a clock that is wrong by a known amount. Its first message contains
-its session and a reading of its clock. With a model repository, it gives the answers of a stored model in a fixed time.
+It runs until SIGTERM, optionally with a clock that is wrong by a known amount. Its first message contains its session and a
+reading of its clock. With a model repository, it gives the answers of a stored model in a fixed time.
 """
 
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -28,13 +26,11 @@ from ops.processes.child import settings as child_settings
 from ops.processes.fixed_time import open_fixed_time
 from shared import clock
 from shared.errors import SkylaneError
-from shared.imaging.labels import read_labels
 from shared.inference.engine import Images, Outputs
 from shared.inference.model import Model
-from shared.messages.model_card import ModelCard
 from shared.models.manifest import Manifest, Precision
+from shared.models.repository import StoredModel
 from shared.mqtt.broker_options import BrokerOptions
-from shared.mqtt.bus import Bus
 from shared.mqtt.name_guard import client_id
 from shared.package_data import shipped
 from shared.runtime.processes import terminate
@@ -44,7 +40,6 @@ LABELS = shipped("configs") / "labels" / "street12.yaml"
 _READINGS = 100
 LEVELS_PER_CLASS = 22  # Levels of red, so that 255 is the twelfth class.
 _STOP_TIMEOUT_S = 30.0
-_JOIN_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,71 +119,6 @@ class NullWorkerSettings:
     answers: tuple[Path, ...] = ()  # Files with the model's answers, see `ops.processes.fixed_time`.
 
 
-class NullWorker(AbstractContextManager["NullWorker"]):
-    """A worker with the null engine in threads of this process, from the constructor to the end of the block."""
-
-    def __init__(self, broker: str, settings: NullWorkerSettings) -> None:
-        """Starts the worker.
-
-        Raises:
-            SkylaneError: the broker cannot be reached.
-        """
-        self.session = uuid.uuid4().hex[:12]
-        self.is_ready = False  # Whether it accepts frames.
-        self._settled = threading.Event()  # Set when it is ready, or has ended.
-        self._error: BaseException | None = None
-        gateway = GatewaySettings(http=settings.http, grpc=settings.grpc)
-        self._node = CloudNode(
-            [null_model(settings)], CloudConfig(worker=settings.worker), session=self.session, gateway=gateway
-        )
-        bus = BrokerOptions(broker, certs=settings.certs).open(
-            client_id("worker", settings.worker),
-            worker_will(settings.worker, self.session),
-            name=settings.worker,
-            on_connected=self._node.announce,
-            on_fault=self._node.fault,
-        )
-        self._thread = threading.Thread(target=self._serve, args=(bus,), name="null-worker")
-        self._thread.start()
-
-    def wait_until_ready(self) -> bool:
-        """Waits until the worker accepts frames; False if it ended instead."""
-        self._settled.wait()
-        return self.is_ready
-
-    def stop(self) -> None:
-        """Tells the worker to drain and end; may be called from a signal handler."""
-        self._node.stop()
-
-    def join(self) -> None:
-        """Waits until the worker has ended.
-
-        Raises:
-            SkylaneError: the reason why it ended by itself; other exceptions of the worker are raised as they are.
-        """
-        # A wait without a timeout would block signal handlers, which only run between waits.
-        while self._thread.is_alive():
-            self._thread.join(_JOIN_INTERVAL_S)
-        if self._error is not None:
-            raise self._error
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        self.join()
-
-    def _serve(self, bus: Bus) -> None:
-        try:
-            self._node.serve(bus, lambda: None, self._ready)
-        except BaseException as error:  # noqa: BLE001 (`join` raises it again)
-            self._error = error
-        finally:
-            self._settled.set()
-
-    def _ready(self) -> None:
-        self.is_ready = True
-        self._settled.set()
-
-
 class NullWorkerProcess(Child):
     """A null worker in a child process; ready when the constructor returns, drained when the block ends."""
 
@@ -254,7 +184,6 @@ def null_model(settings: NullWorkerSettings) -> Model:
     """
     if settings.models is not None:
         return open_fixed_time(settings.models, settings.model, settings.answers, settings.think_ms)
-    labels = read_labels(LABELS)
     manifest = Manifest.model_validate(
         {
             "format": "frozen_graph",
@@ -262,40 +191,41 @@ def null_model(settings: NullWorkerSettings) -> Model:
             "sha256": "0" * 64,
             "input": {"tensor": "input:0", "height": settings.height, "width": settings.width},
             "output": {"tensor": "prediction:0", "kind": "class_ids"},
-            "labels": [
-                {"name": name, "colour": colour} for name, colour in zip(labels.names, labels.colours, strict=True)
-            ],
+            "labels_file": LABELS.name,
+            "trained": False,
         }
     )
-    card = ModelCard(
-        name=settings.model,
-        version="1",
-        sha256=manifest.sha256,
-        task=manifest.task,
-        height=settings.height,
-        width=settings.width,
-        layout=manifest.input.layout,
-        resize=manifest.input.resize,
-        labels=labels,
-        trained=False,
-    )
-    model = Model(manifest, card, NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels))
+    card = StoredModel(settings.model, LABELS.parent, LABELS.parent, manifest).card()
+    engine = NullEngine(settings.think_ms, labels_from_pixels=settings.labels_from_pixels)
+    model = Model(manifest.with_labels(card.labels), card, engine)
     model.warm_up(1)  # The card then has the time of an inference, which the worker reports before its first frame.
     return model
 
 
 def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0.0, **settings: Any) -> None:
-    """Runs a null worker until SIGTERM or Ctrl-C."""
+    """Runs a null worker until SIGTERM or Ctrl-C.
+
+    Raises:
+        SkylaneError: the broker cannot be reached, or another worker has the name.
+    """
     clock.skew_clock(round(clock_offset_s * 1e9), clock_drift_ppm)
     reading = ClockReading.take(clock_drift_ppm)
     paths = {key: Path(settings.pop(key)) for key in ("certs", "models") if settings.get(key)}
     answers = tuple(map(Path, settings.pop("answers", ())))
-    worker = NullWorker(broker, NullWorkerSettings(**(settings | paths), answers=answers))
+    worker = NullWorkerSettings(**(settings | paths), answers=answers)
+    session, name = uuid.uuid4().hex[:12], worker.worker
+    gateway = GatewaySettings(http=worker.http, grpc=worker.grpc)
+    node = CloudNode([null_model(worker)], CloudConfig(worker=name), session=session, gateway=gateway)
+    bus = BrokerOptions(broker, certs=worker.certs).open(
+        client_id("worker", name),
+        worker_will(name, session),
+        name=name,
+        on_connected=node.announce,
+        on_fault=node.fault,
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: worker.stop())
-    if worker.wait_until_ready():
-        reply({"session": worker.session, "clock": asdict(reading)})
-    worker.join()
+        signal.signal(number, lambda *_: node.stop())
+    node.serve(bus, lambda: None, lambda: reply({"session": session, "clock": asdict(reading)}))
 
 
 if __name__ == "__main__":

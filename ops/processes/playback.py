@@ -1,9 +1,7 @@
-"""Plays a bag through a vehicle node, and feeds the same frames directly to a model."""
+"""The frames of a bag as a vehicle encodes them, and the same frames directly into a model."""
 
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +23,6 @@ from shared.inference.model import Model
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.runlog.latency_log import WITH_RESULT, read_rows
-from shared.runlog.latency_table import PARTS
-
-TOTAL = "total"
-
 
 WARM_UP_FRAMES = 2  # Frames at the start of a round that are not counted, until connections and caches have settled.
 
@@ -109,67 +102,3 @@ class BareEngine:
         """Measures again; returns the mean of the rates before and after the round, which reduces drift of the machine."""
         before_hz, self.hz = self.hz, self._measure()
         return (before_hz + self.hz) / 2
-
-
-def play(
-    settings: PlaybackSettings,
-    broker: str | None,
-    folder: Path,
-    *,
-    window: int = 1,
-    sinks: Sequence[str] = (),
-    flags: Sequence[str] = (),
-) -> list[dict[str, str]]:
-    """Runs the vehicle node in a child process; returns the rows of its log, without the warm-up.
-
-    `broker`: URL, or None if `flags` contain another address. `window`: maximum number of unanswered frames. `flags`: further
-    flags of `skylane edge play`.
-
-    Raises:
-        BenchError: the vehicle node failed, or a frame was not answered.
-    """
-    options = {
-        **({} if broker is None else {"--broker": broker}),
-        "--model": settings.model,
-        "--codec": settings.codec,
-        "--quality": settings.quality,
-        "--window": window,
-        "--frames": settings.frames + WARM_UP_FRAMES,
-        "--out": folder,
-    }
-    command = [sys.executable, "-P", "-m", "skylane", "edge", "play", str(settings.bag), "--closed-loop", "--loop"]
-    command += [str(word) for option in options.items() for word in option]
-    command += [word for sink in sinks for word in ("--sink", sink)] if sinks else ["--no-sinks"]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise BenchError(f"the vehicle node failed: {done.stderr.strip() or done.stdout.strip()}")
-    rows = list(read_rows(folder))
-    failed = [row for row in rows if row["outcome"] not in WITH_RESULT]
-    if failed:
-        raise BenchError(f"{len(failed)} of {len(rows)} frames got no result: {failed[0]['reason']}")
-    return rows[WARM_UP_FRAMES:]
-
-
-def play_twice(
-    settings: PlaybackSettings, broker: str, folder: Path, window: int, *, flags: Sequence[str] = ()
-) -> tuple[list[dict[str, str]], float]:
-    """Plays with one frame in flight, then with `window`; returns the rows of the first run and the rate of the second.
-
-    Raises:
-        BenchError: as `play`.
-    """
-    rows = play(settings, broker, folder.with_name(f"{folder.name}-latency"), flags=flags)
-    crowded = play(settings, broker, folder.with_name(f"{folder.name}-throughput"), window=window, flags=flags)
-    return rows, answered_hz(crowded)
-
-
-def answered_hz(rows: Sequence[Mapping[str, str]]) -> float:
-    """Frames with a result per second, from the first result to the last."""
-    arrived_ns = sorted(int(row["t_due_ns"]) + round(float(row["total_ms"]) * 1e6) for row in rows)
-    return (len(arrived_ns) - 1) * 1e9 / (arrived_ns[-1] - arrived_ns[0])
-
-
-def frame_parts(row: Mapping[str, str]) -> dict[str, float]:
-    """The durations of one frame by part, in milliseconds, and its `bytes_up` and `bytes_down`."""
-    times = {str(part): float(row[f"{part}_ms"]) for part in (*PARTS, TOTAL)}
-    return {**times, "bytes_up": float(row["bytes_up"]), "bytes_down": float(row["bytes_down"])}

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from edge.cli import READY
+from ops.processes.child import ChildProcess
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
 
@@ -22,7 +24,7 @@ class VehicleError(SkylaneError):
     """A vehicle process did not start or end as expected."""
 
 
-class VehicleProcess(AbstractContextManager["VehicleProcess"]):
+class VehicleProcess(ChildProcess):
     """`skylane edge play`; sends when the constructor returns, killed when the block ends.
 
     Its run is in `folder`, its output in `folder.log`.
@@ -81,11 +83,6 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
             raise
 
     @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
     def output(self) -> str:
         """Its output so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
@@ -97,19 +94,9 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         return lines[-1].removeprefix("skylane: ") if lines else "no output"
 
     @property
-    def is_running(self) -> bool:
-        """Whether the process is running."""
-        return self.exit_code is None
-
-    @property
     def is_ready(self) -> bool:
         """Whether it has been ready to play."""
         return READY in self.output
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of the process; None while it runs."""
-        return self._process.poll()
 
     def rows(
         self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
@@ -166,6 +153,9 @@ class VehicleProcess(AbstractContextManager["VehicleProcess"]):
         code = self.wait(limit_s)
         if code:
             raise VehicleError(f"{self.name} ended with exit code {code}: {self.log_tail}")
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

@@ -5,12 +5,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Self
 
+from ops.processes.child import ChildProcess, cli_flags
 from shared.errors import SkylaneError
 from shared.logs import failure_reason, read_line
+from shared.runtime.processes import terminate
 
 _START_TIMEOUT_S = 180.0  # Loading TensorFlow and warming up a large model take minutes on a small machine.
 _STOP_TIMEOUT_S = 60.0
@@ -20,7 +22,7 @@ class WorkerError(SkylaneError):
     """The worker did not get ready."""
 
 
-class Worker(AbstractContextManager["Worker"]):
+class Worker(ChildProcess):
     """`skylane cloud serve` in a child process; ready when the constructor returns, drained when the block ends."""
 
     def __init__(
@@ -37,7 +39,7 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> None:
         """Starts the worker.
 
-        `flags`: further flags of `skylane cloud serve`, see `engine_flags`. `log`: file for all log lines. `on_line` receives
+        `flags`: further flags of `skylane cloud serve`, see `cli_flags`. `log`: file for all log lines. `on_line` receives
         every log line on another thread.
 
         Raises:
@@ -48,11 +50,10 @@ class Worker(AbstractContextManager["Worker"]):
         self._last_lines: deque[str] = deque(maxlen=20)
         self._is_ready = False
         self._settled = threading.Event()  # Set when the worker is ready, or has closed its log.
-        options = {"--broker": broker, "--models": models, "--model": model, "--worker": name, "--device": device}
-        arguments = [str(word) for option in options.items() for word in option]
+        options = cli_flags(broker=broker, models=models, model=model, worker=name, device=device)
         self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *arguments, *flags],
+            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *options, *flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -70,21 +71,6 @@ class Worker(AbstractContextManager["Worker"]):
             raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
     @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """The exit code of the process; None while it runs."""
-        return self._process.poll()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
-
-    @property
     def log_tail(self) -> str:
         """The last line of the log."""
         return self._last_lines[-1] if self._last_lines else "it logged nothing"
@@ -93,14 +79,8 @@ class Worker(AbstractContextManager["Worker"]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
         try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except BaseException as error:  # A second Ctrl-C must not leave the process behind.
-            self._process.kill()
-            self._process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
+            terminate(self._process, _STOP_TIMEOUT_S)
         finally:
             self._reader.join()
 
@@ -117,22 +97,3 @@ class Worker(AbstractContextManager["Worker"]):
                     self._is_ready = True
                     self._settled.set()
         self._settled.set()
-
-
-def engine_flags(
-    *,
-    engine: str | None = None,
-    precision: str | None = None,
-    instances: int | None = None,
-    warm_up: int | None = None,
-    max_batch: int | None = None,
-) -> list[str]:
-    """Flags of `skylane cloud serve` for the engine; None leaves a setting to the model's manifest."""
-    options = {
-        "--engine": engine,
-        "--precision": precision,
-        "--instances": instances,
-        "--warm-up": warm_up,
-        "--max-batch": max_batch,
-    }
-    return [word for flag, value in options.items() if value is not None for word in (flag, str(value))]

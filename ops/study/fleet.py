@@ -23,7 +23,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     def __init__(self, count: int, source: Path, folder: Path, flags: Sequence[Sequence[str]]) -> None:
         """`flags` has the flags of `skylane edge play` for each vehicle, by default without sinks."""
         with ExitStack() as stack:
-            self._vehicles = [
+            self.vehicles = [
                 stack.enter_context(
                     VehicleProcess(
                         source,
@@ -40,7 +40,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     @property
     def pids(self) -> Mapping[str, int]:
         """The process ids by the names of the vehicles."""
-        return {vehicle.name: vehicle.pid for vehicle in self._vehicles}
+        return {vehicle.name: vehicle.pid for vehicle in self.vehicles}
 
     def wait(self, limit_s: float, check: Callable[[], None] = lambda: None) -> None:
         """Starts the vehicles once all are ready, and waits until all have ended.
@@ -52,18 +52,18 @@ class Fleet(AbstractContextManager["Fleet"]):
         """
         deadline_s = time.monotonic() + limit_s
         has_started = False
-        while any(vehicle.is_running for vehicle in self._vehicles):
-            for vehicle in self._vehicles:
+        while any(vehicle.is_running for vehicle in self.vehicles):
+            for vehicle in self.vehicles:
                 self._check(vehicle)
             check()
-            if not has_started and all(vehicle.is_ready for vehicle in self._vehicles):
+            if not has_started and all(vehicle.is_ready for vehicle in self.vehicles):
                 has_started = True
-                for vehicle in self._vehicles:
+                for vehicle in self.vehicles:
                     vehicle.go()
             if time.monotonic() >= deadline_s:
                 raise RunError(f"took longer than run_limit_s, {limit_s:g} s: shorten the run, or increase the limit")
             time.sleep(_POLL_INTERVAL_S)
-        for vehicle in self._vehicles:
+        for vehicle in self.vehicles:
             self._check(vehicle)
 
     def __exit__(self, *_: object) -> None:

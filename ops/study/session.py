@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from analysis.study.accuracy import MASK_SINK
 from analysis.study.axes import (
@@ -22,20 +22,22 @@ from analysis.study.study_plan import ReuseLimits, StudyPlan, cells
 from edge.transports.transport import MQTT
 from ops.broker.broker import Broker
 from ops.link.link import Link
-from ops.processes.environment import free_ports
-from ops.processes.gateway_deployment import HTTP_TRANSPORTS
+from ops.processes.child import cli_flags, free_ports
+from ops.processes.deployment import HTTP_TRANSPORTS
+from ops.processes.fixed_time import answers_file
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
-from ops.processes.worker_process import Worker, engine_flags
-from ops.study.fixed_answers import answers_of
+from ops.processes.playback import PlaybackSettings
+from ops.processes.worker_process import Worker
 from ops.study.fleet import Fleet
 from ops.study.sample_drives import source_of
-from ops.study.variants import ModelVariants
+from ops.study.variants import ModelVariant, ModelVariants
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository
 from shared.network.link_spec import LinkSpec
 from shared.resources.sampler import ResourceSampler
 
 RESOURCES = "resources.csv"
+_ANSWERS = Path("runs") / "answers"
 _HOST = "127.0.0.1"
 _SAMPLE_INTERVAL_S = 0.25  # Short enough to sample runs of a few seconds.
 
@@ -181,7 +183,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         broker = stack.enter_context(Broker.start())
         free = free_ports(2 * setup.workers) if needs_gateway(setup, cells(plan)) else []
         ports = {"grpc": free[::2], "http": free[1::2]}
-        engine = engine_flags(
+        engine = cli_flags(
             engine=variants.engine(setup),
             precision=setup.precision,
             warm_up=0 if setup.cold else None,
@@ -191,7 +193,8 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         answers: tuple[Path, ...] = ()
         if setup.fixed_inference_ms is not None:
             times_ms = inference_times_ms(setup.fixed_inference_ms, setup.workers)
-            answers = answers_of(plan, setup, variant)
+            playbacks = dict.fromkeys(_playbacks(plan, setup, variant))
+            answers = tuple(answers_file(settings, folder) for settings, folder in playbacks)
 
         def start(number: int) -> Worker | NullWorkerProcess:
             name = f"worker-{number + 1}"
@@ -224,3 +227,19 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         workers = [start(number) for number in range(setup.workers)]
         card = Repository(variant.root).find(variant.name).card()
         yield ProcessSession(plan, broker, workers, ports, card=card, models=variants.root, logs=logs)
+
+
+def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[tuple[PlaybackSettings, Path]]:
+    """Yields the frames of each cell and drive, and the folder for the answers to frames encoded in this way."""
+    for cell in cells(plan):
+        if cell.setup != setup:
+            continue
+        codec, quality = codec_and_quality(cell.codec)
+        encoding: dict[str, Any] = {"codec": codec} if quality is None else {"codec": codec, "quality": quality}
+        resize_at = cell.resize_at or SCENARIOS[cell.scenario].resize_at
+        for seed in plan.drive_seeds:
+            bag = source_of(plan, cell, seed)
+            settings = PlaybackSettings(
+                bag, variant.root, variant.name, frames=plan.drive_frames, resize_at=resize_at, **encoding
+            )
+            yield settings, _ANSWERS / f"{cell.codec}-{resize_at}"

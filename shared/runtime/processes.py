@@ -3,7 +3,7 @@
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -43,7 +43,8 @@ def terminate(process: "subprocess.Popen[Any]", timeout_s: float) -> None:
     """Ends a child process with SIGTERM, then with SIGKILL after `timeout_s`. A second call has no effect."""
     process.terminate()
     try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+    finally:  # A second Ctrl-C must not leave the process behind.
         process.kill()
         process.wait()

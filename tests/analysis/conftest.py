@@ -1,6 +1,5 @@
 """A real run, and a copy of it that tests may damage."""
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import Arrivals
 from edge.run import run
-from ops.processes.null_worker import NullWorker, NullWorkerSettings
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 _FRAMES = 40
 _HEIGHT, _WIDTH = 16, 24
@@ -51,9 +50,8 @@ def consistent_run(tmp_path_factory: pytest.TempPathFactory, embedded_url: str) 
         out=folder / "run",
         sinks=(),
     )
-    with _own_signals(), NullWorker(embedded_url, settings) as worker:
-        assert worker.wait_until_ready()
-        beside = {"worker/sound-worker": os.getpid()}  # The worker runs in threads of this process.
+    with _own_signals(), NullWorkerProcess(embedded_url, settings) as worker:
+        beside = {"worker/sound-worker": worker.pid}
         assert run(str(images), config, Console(quiet=True), sampled_processes=beside) == 0
     return folder / "run"
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from bench.faults.hostile.mutations import STRANGE
 from shared.errors import SkylaneError
 from shared.imaging import geometry
 from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
@@ -20,6 +19,7 @@ from shared.messages.load import pack_load, unpack_load
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import pack_status, unpack_status
 from tests.fuzz.targets import wire
+from tests.support.faults.hostile.mutations import STRANGE
 
 ValuePath = tuple[Any, ...]
 ANYTHING: st.SearchStrategy[Any] = st.recursive(

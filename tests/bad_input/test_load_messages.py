@@ -14,7 +14,6 @@ import psutil
 import pytest
 from msgspec.structs import asdict
 
-from bench.faults.rig.rig import HEIGHT, MODEL, WIDTH, Rig
 from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_loads import WorkerLoads
@@ -26,6 +25,7 @@ from shared.messages.topics import LOADS, WORKER_STATUS
 from shared.mqtt.bus import Bus
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, connect
+from tests.support.faults.rig import HEIGHT, MODEL, WIDTH, Rig
 
 pytestmark = pytest.mark.mosquitto
 CLAIM = WorkerLoad(queue=0, free=64, wait_ms=0.0, answer_ms=1.0, spacing_ms=1.0)

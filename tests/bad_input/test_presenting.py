@@ -13,11 +13,6 @@ import numpy as np
 import pytest
 
 from analysis.logs.audit import audit
-from bench.faults.hostile.trigger_pixels import MODEL, Mark
-from bench.faults.rig.presented import PresentedTicks, taken, write_fusion_file
-from bench.faults.rig.rig import Rig
-from bench.faults.scenarios.local_models import make_local_model
-from bench.faults.scenarios.models import marked_pictures
 from cloud.models.loader import ModelLoader
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from rosbag_tools.writer import BagWriter
@@ -27,6 +22,10 @@ from shared.runlog.latency_log import read_rows
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import check, play, worker
+from tests.support.faults.hostile.trigger_pixels import MODEL, Mark
+from tests.support.faults.models import make_local_model, marked_pictures
+from tests.support.faults.presented import PresentedTicks, taken, write_fusion_file
+from tests.support.faults.rig import Rig
 from tests.support.local_models import write_segmentation
 
 pytestmark = pytest.mark.mosquitto

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from analysis.logs.audit import audit
 from analysis.logs.run_log import load_run
 from analysis.report.data.study_log import load_study
-from bench.faults.hostile.mutations import STRANGE
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import read_rows
 from shared.runlog.latency_table import summarise
 from shared.runlog.repair import repair, repair_all
+from tests.support.faults.hostile.mutations import STRANGE
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 CELLS = (

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from bench.cli import BENCHES
+from bench.cli import BENCHES, bench
 from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
 from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH
@@ -25,7 +26,6 @@ _ARGUMENTS = {
     "clocks": ("--frames", "20"),
     "engines": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1"),
     "failover": ("--rounds", "1", "--frames", "10", "--vehicles", "1", "--workers", "2", "--think-ms", "20"),
-    "faults": ("4", "--seed", "1"),
     "fleet": (
         "--rounds",
         "1",
@@ -75,7 +75,6 @@ _ARGUMENTS = {
     ),
     "report": ("--rows", "10", "--rounds", "1"),
     "saturation": (*_MODEL, "--seconds", "1", "--rounds", "1", "--vehicles", "2", "--factor", "0.1"),
-    "soak": ("--minutes", "0.2", "--vehicles", "2", "--workers", "2", "--seed", "1"),
     "stamping": ("--frames", "100"),
     "swap": (*_MODEL, "--swaps", "1", "--vehicles", "1", "--between", "1"),
     "tensorflow": (*_MODEL, "--rounds", "1", "--variant", "Session.run"),
@@ -109,6 +108,14 @@ def bag(place: Path) -> Path:
 def test_every_benchmark_has_a_smoke_test() -> None:
     """A new benchmark must be added to this module."""
     assert set(_ARGUMENTS) == set(BENCHES)
+
+
+@pytest.mark.parametrize(("name", "replacement"), [("faults", "make faults"), ("soak", "make soak")])
+def test_a_former_benchmark_names_its_replacement(name: str, replacement: str) -> None:
+    """Scripts of the last release may still call it."""
+    result = CliRunner().invoke(bench, [name, "half-open", "--seed", "7"])
+    assert result.exit_code == 2
+    assert f"run: {replacement} " in result.output
 
 
 @pytest.mark.mosquitto

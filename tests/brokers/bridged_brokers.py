@@ -5,13 +5,13 @@ import queue
 import re
 from pathlib import Path
 
-from bench.faults.rig.rig import MODEL, Rig
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from ops.broker.mosquitto import MosquittoListener, write_config
 from ops.broker.mosquitto_secured import write_secured_config
 from shared.package_data import shipped
 from tests.pipeline.rig import WAIT_S, connect
+from tests.support.faults.rig import MODEL, Rig
 from tests.support.mqtt_bus import free_port
 
 # Optional lines of bridge.conf begin like this.

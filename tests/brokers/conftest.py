@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.rig.rig import Rig
+from tests.support.faults.rig import Rig
 
 SEED = 26
 

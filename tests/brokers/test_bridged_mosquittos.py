@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.rig.rig import MODEL, Rig, kill
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared import clock
 from shared.messages import topics
@@ -14,6 +13,7 @@ from shared.package_data import shipped
 from shared.runlog.latency_log import Outcome
 from tests.brokers.bridged_brokers import CONTROL, BridgedBrokers, secured_pair
 from tests.pipeline.rig import skylane
+from tests.support.faults.rig import MODEL, Rig, kill
 
 pytestmark = pytest.mark.mosquitto
 COUNT = 100

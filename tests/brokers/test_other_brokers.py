@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.rig.rig import Rig, kill
-from bench.faults.scenarios.workers import answered_since
 from ops.processes.child import BenchError
 from shared import clock
 from shared.runlog.latency_log import Outcome
 from tests.brokers.other_brokers import Aedes, Amqtt, Nats, OtherBroker
+from tests.support.faults.rig import Rig, answered_since, kill
 
 FRAMES = 100
 AHEAD_S = 3.0  # Lead of the worker's clock.

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from ops.broker.mosquitto import find_mosquitto
-from ops.processes.environment import free_ports
+from ops.processes.child import free_ports
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from bench.performance.clock_accuracy import clock_errors
+from bench.clock_accuracy import clock_errors
 from ops.processes.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
 from shared.mqtt.bus import Bus

@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from bench.faults.rig.mqtt_proxy import MqttProxy, Packet
 from ops.broker.broker import Broker
 from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
@@ -22,6 +21,7 @@ from shared.mqtt.name_guard import NameGuard, NameTakenError, client_id
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.pipeline.rig import WAIT_S, connect
+from tests.support.faults.mqtt_proxy import MqttProxy, Packet
 
 NAME = "car-1"
 TOPIC = VEHICLE_STATUS.of(vehicle=NAME)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from ops.processes.child import BenchError
-from ops.processes.null_worker import NullWorker, NullWorkerProcess, NullWorkerSettings
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.model import Model
@@ -55,10 +55,9 @@ def retained_status(url: str, topic: str) -> NodeStatus:
 
 
 @contextmanager
-def instant(url: str, **settings: Any) -> Iterator[NullWorker]:
+def instant(url: str, **settings: Any) -> Iterator[NullWorkerProcess]:
     """Runs a worker that answers at once."""
-    with NullWorker(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
-        assert found.wait_until_ready()
+    with NullWorkerProcess(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
         yield found
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.hostile.trigger_pixels import MODEL
-from bench.faults.rig.presented import PresentedTicks, panning_pictures, stages, write_fusion_file
-from bench.faults.rig.rig import Rig
-from bench.faults.scenarios.local_models import make_local_model
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import LogError
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
+from tests.support.faults.hostile.trigger_pixels import MODEL
+from tests.support.faults.models import make_local_model
+from tests.support.faults.presented import PresentedTicks, panning_pictures, stages, write_fusion_file
+from tests.support.faults.rig import Rig
 
 pytestmark = pytest.mark.mosquitto
 _MAX_AGE_MS = 700.0

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.faults.rig.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
 from shared.inference.model import Model
 from shared.runlog.latency_log import read_rows
 from tests.pipeline.rig import WAIT_S, check, pictures, worker
+from tests.support.faults.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock
 
 HOUR_S = 3600
 # Prints the elapsed time by the wall clock and by `shared.clock` for each line on standard input.

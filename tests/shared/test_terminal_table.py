@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from analysis.report.cli import report
-from bench.faults.cli import faults
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from ops.study.cli import study
 from shared.terminal_table import Table
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +72,6 @@ _COMMANDS = {
     "comparison": (report, ("{run}", "{other}")),
     "study": (report, ("{study}",)),
     "axes": (study, ("list",)),
-    "faults": (faults, ("--list",)),
 }
 
 

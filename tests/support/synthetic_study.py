@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.run_log import load_run
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 ENGINES, VEHICLES = ("frozen_graph", "saved_model"), (1, 4)
 _SLOWER_MS = {("saved_model", 1): 15.0, ("frozen_graph", 4): 300.0}

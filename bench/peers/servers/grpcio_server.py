@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from bench.peers.rig.function import FLOOR_METHOD, GRPC_OPTIONS, TOOK_BYTES, Function
+from bench.peers.function import FLOOR_METHOD, GRPC_OPTIONS, TOOK_BYTES, Function
 
 _THREADS = 8
 

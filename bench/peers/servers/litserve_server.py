@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import Body, Response
 from numpy.typing import NDArray
 
-from bench.peers.rig.function import INFERENCE_HEADER, Function
+from bench.peers.function import INFERENCE_HEADER, Function
 
 Answer = tuple[NDArray[np.uint8], int]
 

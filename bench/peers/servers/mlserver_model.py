@@ -7,7 +7,7 @@ from mlserver import MLModel
 from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput
 from starlette.concurrency import run_in_threadpool
 
-from bench.peers.rig.function import MASK_OUTPUT, TOOK_OUTPUT, Function
+from bench.peers.function import MASK_OUTPUT, TOOK_OUTPUT, Function
 
 
 class Road(MLModel):  # type: ignore[misc]  # MLServer is Any to Skylane's environment.

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bench.peers.rig.function import INFERENCE_HEADER, Function
+from bench.peers.function import INFERENCE_HEADER, Function
 
 
 class Road:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from bench.peers.rig.function import GRAPH_VARIABLE, INFERENCE_HEADER, SHAPE_VARIABLE, picture_of
+from bench.peers.function import GRAPH_VARIABLE, INFERENCE_HEADER, SHAPE_VARIABLE, picture_of
 
 torch: Any = import_module("torch")  # Any, because mypy needs minutes for the types of torch.
 

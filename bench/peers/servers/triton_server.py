@@ -8,7 +8,7 @@ import numpy as np
 from pytriton.model_config import ModelConfig, Tensor
 from pytriton.triton import Triton, TritonConfig, TritonSecurityConfig
 
-from bench.peers.rig.function import INPUT, MASK_OUTPUT, MODEL, TOOK_OUTPUT, Function
+from bench.peers.function import INPUT, MASK_OUTPUT, MODEL, TOOK_OUTPUT, Function
 
 
 def serve(http_port: int, grpc_port: int) -> None:

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.logs.audit import audit
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 
 from analysis.logs.audit import audit
 from analysis.logs.log_rows import read_log
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.clock import Offset
 from shared.messages.field_types import MAX_NS
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome, milliseconds
 from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 _NOW_NS = 1_790_000_000_000_000_000
 _STEP_NS = 1_000_000

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from analysis.logs.audit import audit
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, append_whole
 from shared.runlog.presented_log import PRESENTED_NAME
 from tests.analysis.logs.test_presented_checks import ticks_of, write_ticks
 from tests.full_disk import disk_of
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 _FULL = range(15, 40)  # The lines that are written while the disk is full.
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from analysis.logs.audit import audit, run_checks
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runlog.latency_log import CSV_NAME
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow, read_presented
 from shared.runlog.repair import repair
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 
 def ticks_of(folder: Path) -> list[PresentedRow]:

@@ -5,7 +5,7 @@ import pytest
 from analysis.report.content import ReportContent
 from analysis.report.data.report_input import load_report_input
 from analysis.report.document import report_of
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,10 @@ from analysis.report.document import ReportError, report_of, write_report
 from analysis.report.output.number_format import text
 from analysis.report.output.page import render
 from analysis.report.terminal import terminal_tables
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 MAX_PAGE_BYTES = 5_000_000

@@ -18,8 +18,8 @@ from analysis.report.data.study_log import run_folders
 from analysis.report.document import ReportError, report_of, write_report
 from analysis.report.json_data import report_json
 from analysis.report.output.page import render
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from tests.support import run_damage
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from analysis.report.cli import report
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runlog.latency_log import LogError
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from bench.baselines.catalogue import Baseline
+from bench.baselines.cli import Baseline
 
 
 @pytest.mark.parametrize(

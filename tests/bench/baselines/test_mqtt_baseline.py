@@ -5,15 +5,12 @@ import cv2
 import numpy as np
 import pytest
 
-from bench.baselines.catalogue import MqttBaseline
-from bench.baselines.mqtt import plain_client
-from bench.baselines.mqtt.cloud_node import CallbackNode
-from bench.baselines.mqtt.images import compare_mask, fit
-from bench.baselines.mqtt.vehicle import Publisher
+from bench.baselines.first_system_mqtt import MASKS, CallbackNode, MqttBaseline, Publisher, connect, write_broker_config
+from bench.baselines.images import compare_mask, fit
+from bench.harness import BenchRun
 from cloud.models.loader import ModelLoader
 from ops.broker.broker import Broker
-from ops.processes.child import BenchError
-from ops.processes.environment import BenchRun, free_port
+from ops.processes.child import BenchError, free_port
 from ops.processes.playback import PlaybackSettings
 from shared.models.repository import Repository
 
@@ -22,15 +19,14 @@ from shared.models.repository import Repository
 def port(tmp_path: Path) -> Iterator[int]:
     """The port of a Mosquitto with default settings."""
     port = free_port()
-    with Broker.start(config=plain_client.write_broker_config(tmp_path, port)):
+    with Broker.start(config=write_broker_config(tmp_path, port)):
         yield port
 
 
 @pytest.mark.mosquitto
 def test_a_frame_is_returned_as_a_coloured_mask(port: int, models: Path, bag: Path, tmp_path: Path) -> None:
     """The baseline must do all the work that is timed: decode, crop, infer, colour and return."""
-    node = CallbackNode(models, "tiny")
-    client = plain_client.connect(port, plain_client.FRAMES, node.on_image)
+    node = CallbackNode(port, str(models), "tiny")
     vehicle = Publisher(port, str(bag), 2)
     with ModelLoader(Repository(models)).open("tiny") as model:
         for frame in (0, 1):
@@ -48,9 +44,9 @@ def test_a_frame_is_returned_as_a_coloured_mask(port: int, models: Path, bag: Pa
             assert sum(cloud[part] for part in parts) == pytest.approx(cloud["in_callback"])
             assert times["away"] > cloud["in_callback"]
             assert times["bytes_down"] == len(returned)
-    vehicle.close()
-    client.disconnect()
-    client.loop_stop()
+    for client in (vehicle.client, node.client):
+        client.disconnect()
+        client.loop_stop()
 
 
 @pytest.mark.mosquitto
@@ -59,7 +55,8 @@ def test_a_frame_without_a_reply_raises(port: int, bag: Path) -> None:
     vehicle = Publisher(port, str(bag), 1, reply_timeout_s=0.2)
     with pytest.raises(BenchError, match=r"no image was returned for frame 0 within 0\.2 s"):
         vehicle.send({"frame": 0})
-    vehicle.close()
+    vehicle.client.disconnect()
+    vehicle.client.loop_stop()
 
 
 @pytest.mark.mosquitto
@@ -73,4 +70,4 @@ def test_a_baseline_that_cannot_start_reports_the_reason(models: Path, tmp_path:
 def test_a_closed_port_raises_at_once() -> None:
     """The library would retry endlessly."""
     with pytest.raises(OSError, match="refused"):
-        plain_client.connect(free_port(), plain_client.MASKS, lambda *_: None)
+        connect(free_port(), MASKS, lambda *_: None)

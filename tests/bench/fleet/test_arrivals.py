@@ -2,7 +2,7 @@ from itertools import islice, pairwise, takewhile
 
 import pytest
 
-from bench.fleet.arrivals import FleetArrivals, schedules
+from bench.fleet.fleet_run import FleetArrivals, schedules
 
 _S = 1_000_000_000
 

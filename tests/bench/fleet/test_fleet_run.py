@@ -3,13 +3,12 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.arrivals import FleetArrivals
-from bench.fleet.cases import CaseRunner, Change, FleetCase
+from bench.fleet.fleet_run import Change, FleetArrivals, FleetCase, run_cases
 from ops.broker.broker import Broker
 
 
 def _records(broker: Broker, folder: Path, case: FleetCase) -> list[dict[str, Any]]:
-    return CaseRunner(broker, folder, rounds=1, seed=1, on_run=lambda *_: None).run([case])
+    return run_cases([case], broker, folder, rounds=1, seed=1)
 
 
 @pytest.mark.mosquitto

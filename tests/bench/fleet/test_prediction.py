@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from bench.fleet.prediction import SharedQueue, check_formula, formula_cases
-from bench.fleet.queues import ideal_latencies_ms
-from bench.fleet.tables import prediction_tables
+from bench.fleet.prediction import SharedQueue, check_formula, formula_cases, prediction_tables
+from bench.fleet.run_record import ideal_latencies_ms
 
 _OVERHEAD_MS = 4.0
 
@@ -100,7 +99,7 @@ def test_the_check_measures_the_overhead_and_predicts_every_point() -> None:
     runs = [
         _run(
             case.name,
-            SharedQueue(len(case.services_ms), case.services_ms[0], case.settings("load", 1).rate_hz * case.vehicles),
+            SharedQueue(len(case.worker_ms), case.worker_ms[0], case.vehicle_hz * case.vehicles),
         )
         for case in formula_cases(1.0)
     ]

@@ -1,7 +1,7 @@
 from typing import Any
 
-from bench.fleet.summary import limiting_part
-from bench.fleet.targets import check_targets, target_cases
+from bench.fleet.fleet_bench import check_targets, target_cases
+from bench.fleet.run_record import limiting_part
 
 
 def _runs(**changes: Any) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def _runs(**changes: Any) -> list[dict[str, Any]]:
     return [
         {**good, "case": case.name, "settings": {"dispatch": dispatch}, **changes}
         for case in target_cases(1.0)
-        for dispatch in case.dispatches
+        for dispatch in case.dispatch
     ]
 
 

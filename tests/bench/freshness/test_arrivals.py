@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from bench.freshness.arrivals import NS_PER_MS, ResultArrivals, RoundTrip, after, over_link
+from bench.freshness.replay import NS_PER_MS, ResultArrivals, RoundTrip, after, over_link
 from shared.network.link_spec import PROFILES, LinkSpec
 
 PERIOD_NS = 100 * NS_PER_MS

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.freshness.recording import RecordedDrive, labels_in_input, record_drive
-from shared.imaging.geometry import UNSEEN, Resize, plan
+from bench.freshness.recording import RecordedDrive, record_drive
 
 
 def test_a_drive_is_recorded_once_and_its_seed_decides(
@@ -48,13 +47,3 @@ def test_a_slower_camera_sees_every_third_frame(drive: RecordedDrive) -> None:
     assert np.array_equal(slow.images, drive.images[::3])
     assert len(slow.sizes) == len(slow.truths) == 8
     assert slow.name == drive.name
-
-
-def test_labels_follow_the_crop_of_the_image() -> None:
-    """A true class belongs to the same place as the pixel of the model's input; padding has none."""
-    class_ids = np.arange(32, dtype=np.uint8).reshape(4, 8)
-    cropped = labels_in_input(class_ids, plan(Resize.CROP, 4, 8, 2, 2))
-    assert cropped.tolist() == class_ids[::2, 2:6:2].tolist()
-    padded = labels_in_input(class_ids, plan(Resize.LETTERBOX, 4, 8, 4, 4))
-    assert padded[1:3].tolist() == class_ids[::2, ::2].tolist()
-    assert (padded[[0, 3]] == UNSEEN).all()

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.freshness.drive_replay import (
+from bench.freshness.freshness_bench import FUSE, WARP, check_targets, merged, summarise, tables
+from bench.freshness.replay import (
     AGES_MS,
     CEILING,
     EVERY,
@@ -20,9 +21,6 @@ from bench.freshness.drive_replay import (
     age_case,
     outage_frames,
 )
-from bench.freshness.summary import merged, summarise
-from bench.freshness.tables import tables
-from bench.freshness.targets import FUSE, WARP, targets
 from modelling.evaluation.streaming import StreamingScores
 from shared.terminal_table import Table
 
@@ -94,7 +92,7 @@ def test_an_outage_is_described_by_the_second(summary: dict[str, Any]) -> None:
 
 def test_targets_are_met_or_missed_by_their_value(summary: dict[str, Any]) -> None:
     """Half of the distance between hold and the ceiling is what warp is to recover; fuse is to be the best."""
-    found = {each["name"]: each for each in targets(summary)}
+    found = {each["name"]: each for each in check_targets(summary)}
     assert len(found) == 5 + len(AGES_MS)
     assert all(each["is_met"] for each in found.values() if each["name"].startswith("fuse −"))
     at_200_ms = next(case for case in summary["ages"] if case["age_ms"] == 200)
@@ -105,12 +103,12 @@ def test_targets_are_met_or_missed_by_their_value(summary: dict[str, Any]) -> No
         {**case, "margins": {FUSE: {name: {"value": -0.01, "low": -0.02, "high": 0.0} for name in (LOCAL, WARP)}}}
         for case in summary["ages"]
     ]
-    assert not any(each["is_met"] for each in targets({"ages": worse}) if each["name"].startswith("fuse −"))
+    assert not any(each["is_met"] for each in check_targets({"ages": worse}) if each["name"].startswith("fuse −"))
 
 
 def test_the_tables_name_what_is_missed(summary: dict[str, Any]) -> None:
     """A missed target cannot be overlooked."""
-    found = targets(summary)
+    found = check_targets(summary)
     found[0] |= {"is_met": False, "least": found[0]["value"] + 1}
     result = {
         **summary,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.peers.rig.workload import Job
+from bench.peers.clients import Job
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage

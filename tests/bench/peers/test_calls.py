@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bench.peers.calls import is_steady, many_at_a_time, one_in_flight, warm_up
-from bench.peers.clients import Answer, PeerError
-from bench.peers.rig.workload import Job
+from bench.peers.clients import Answer, Job, PeerError
+from bench.peers.workload import is_steady, many_at_a_time, one_in_flight, warm_up
 
 TIMEOUT_S = 60.0
 

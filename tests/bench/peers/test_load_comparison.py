@@ -6,16 +6,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.harness.comparison import Comparison
-from bench.peers.clients import PeerError
-from bench.peers.load_comparison import measure, start_all, summarise, tables
-from bench.peers.plan import PeerPlan
-from bench.peers.rig import network
-from bench.peers.rig.environments import environment
-from bench.peers.rig.process_tree import ProcessTree
-from bench.peers.rig.starter import PeerEndpoint, Starter
-from bench.peers.rig.workload import Job
-from ops.processes.environment import BenchRun
+from bench.harness import BenchRun, Comparison
+from bench.peers.clients import Job, PeerError
+from bench.peers.load_comparison import measure, summarise, tables
+from bench.peers.rig import NETWORK_VARIABLE, ProcessTree, environment
+from bench.peers.starter import PeerEndpoint, PeerPlan, Starter, start_all
 from rosbag_tools.drive.recording import SEED, DrivePlan, record
 from shared.models.repository import default_root
 
@@ -137,7 +132,7 @@ def test_a_server_on_all_addresses_runs_only_in_its_own_network(
     tmp_path: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray has no authentication, and runs any code that it receives."""
-    monkeypatch.delenv(network.VARIABLE, raising=False)
+    monkeypatch.delenv(NETWORK_VARIABLE, raising=False)
     plan = PeerPlan(tmp_path, tmp_path, names=("ray",))
     expected = "ray: it listens on every address of the machine: run as root"
     with BenchRun() as run, pytest.raises(PeerError, match=expected):

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from analysis.offloading.cost import footage_cost
-from bench.peers.calls import Taken
+from bench.harness import BenchRun
 from bench.peers.cli import peers
-from bench.peers.plan import ALL, NAMES, OURS, SCENARIOS, PeerPlan
 from bench.peers.scenario_comparison import measure, run_figures, summarise, tables, ways
-from ops.processes.environment import BenchRun
+from bench.peers.starter import ALL, NAMES, OURS, SCENARIOS, PeerPlan
+from bench.peers.workload import Taken
 from rosbag_tools.drive.recording import SEED, DrivePlan, record
 from shared.models.repository import default_root
 

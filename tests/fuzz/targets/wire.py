@@ -9,7 +9,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from bench.faults.hostile.mutations import Mutator
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.admission import Admission
 from cloud.serving.decoding import Decoder
@@ -61,6 +60,7 @@ from shared.mqtt.bus import Delivery
 from shared.stages import Stage, Stamp
 from shared.task import task_named
 from tests.support import tiny_model
+from tests.support.faults.hostile.mutations import Mutator
 
 HEIGHT, WIDTH = 8, 12
 MAX_BYTES = 1 << 14

@@ -17,8 +17,8 @@ from analysis.report.data.report_input import ReportInput
 from analysis.report.data.study_log import StudyLog, load_study
 from analysis.report.document import report_of
 from analysis.report.json_data import report_json
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
 from shared.runlog.latency_log import ADDED_COLUMNS, Outcome
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
 _SCENARIO = {"scenario": "offline"}

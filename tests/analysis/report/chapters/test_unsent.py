@@ -21,7 +21,7 @@ from analysis.report.document import report_of
 from analysis.report.json_data import report_json
 from analysis.report.output.page import render
 from analysis.report.terminal import terminal_tables
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 OLD_RUN = Path(__file__).parents[3] / "data" / "run_schema_3"
 

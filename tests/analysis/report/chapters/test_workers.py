@@ -12,7 +12,7 @@ from analysis.report.data.report_input import load_report_input
 from analysis.report.document import report_of
 from analysis.report.json_data import report_json
 from analysis.report.stage_styles import SERIES
-from bench.load.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 WORKERS = 4
 

@@ -6,7 +6,7 @@ import pandas as pd
 from analysis.logs.run_log import load_run
 from analysis.report.data import frame_details
 from analysis.report.data.answered_frames import answered_frames, first_due_ns
-from bench.load.synthetic_run import CAMERA
+from tests.support.synthetic_run import CAMERA
 
 
 def test_details_contain_every_stage_of_every_frame(run: Path) -> None:

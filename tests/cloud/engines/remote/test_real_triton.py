@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from bench.peers.clients import PeerError
-from bench.peers.rig.environments import environment
-from bench.peers.rig.server import Server
+from bench.peers.rig import Server, environment
 from cloud.models.loader import ModelLoader
-from ops.processes.environment import free_ports
+from ops.processes.child import free_ports
 from shared.inference.engine import EngineError, InferenceError, ModelUnavailableError
 from shared.inference.model import Model
 from shared.models.repository import Repository

@@ -1,1 +1,0 @@
-"""Reproduction of the first system's clients of TensorFlow Serving."""

@@ -1,4 +1,0 @@
-"""`skylane bench batch`: what a batch over a library of bags costs beside its inference, and what it survives.
-
-Start with `throughput`, which has the command.
-"""

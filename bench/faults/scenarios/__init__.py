@@ -1,1 +1,0 @@
-"""The fault scenarios, grouped by the part that fails."""

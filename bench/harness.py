@@ -1,0 +1,417 @@
+"""The frame of a benchmark: a plan whose fields are options of its command, rounds that alternate, tables and JSON output.
+
+A benchmark is a module with a plan (a dataclass), a function `measure` and its tables; `bench_command` makes its command.
+`compare` runs named candidates in alternating rounds of one run, so that drift of the machine affects all of them alike.
+"""
+
+import inspect
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from json import dumps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import psutil
+from rich.console import Console, RenderableType
+
+from analysis.statistics.samples import PERCENTILES, spread
+from cloud.models.engine_benchmark import turns
+from ops.broker.broker import BrokerKind
+from rosbag_tools.drive.recording import sample_bag
+from shared.errors import SkylaneError
+from shared.files import check_writable
+from shared.flags import FiniteRange, WholeRange, warn_renamed
+from shared.imaging.image_codecs import IMAGE_CODECS
+from shared.models.repository import default_root
+from shared.runlog import percentiles
+from shared.runlog.latency_table import PARTS
+from shared.runtime.machine import machine
+from shared.stages import Stage
+from shared.terminal_table import Table, result_table
+
+TOTAL, OVERHEAD = "total", "overhead"  # The overhead is the total time of a frame without its inference.
+EXISTING_PATH = click.Path(exists=True, path_type=Path)
+SERVER_COUNT = WholeRange(1, 32)
+JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as JSON.")
+JSON_FILE = click.Option(
+    ["--json", "path"],
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the result to this file as JSON.",
+)
+_OPTION, _DRIVE = "option", "drive"
+_FORMER = "former_"
+_LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
+
+Samples = Mapping[str, Sequence[float]]  # Samples of one candidate in one round, by measure.
+OnStep = Callable[[str], None]  # Receives a description of the next step.
+K = TypeVar("K")
+
+
+class BenchRun(ExitStack):
+    """A block for which a benchmark runs; `enter_context` adds what ends with it."""
+
+    def __init__(self, on_step: OnStep = lambda _: None) -> None:
+        """`on_step` displays the progress."""
+        super().__init__()
+        self.step = on_step
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="skylane-bench-")))  # Empty.
+
+
+def bench_command(
+    name: str,
+    plan: type[Any],
+    measure: Callable[[Any, BenchRun], dict[str, Any]],
+    tables: Callable[[Mapping[str, Any]], Iterable[RenderableType]],
+    *,
+    json: click.Option = JSON_FLAG,
+) -> click.Command:
+    """Returns the command of a benchmark, with an option for every field of its plan that is an `option`.
+
+    `measure` returns the JSON output without the machine, and its docstring is the command's help; `tables` yields what is
+    printed instead of the JSON. The exit code is 1 if the output has `failures`.
+    """
+    drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
+
+    def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
+        if path is not None:
+            check_writable(path, "--json")
+        for former in [each for each in settings if each.startswith(_FORMER)]:
+            current = former.removeprefix(_FORMER)
+            settings[current] = settings.pop(former) or settings[current]
+        for bag_name, drive_frames in drives.items():
+            settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
+        with Console(stderr=True).status("preparing") as status, BenchRun(status.update) as bench_run:
+            result = {**measure(plan(**settings), bench_run), "machine": machine()}
+        show(result, tables(result), as_json=as_json, path=path)
+        if result.get("failures"):
+            sys.exit(1)
+
+    return click.Command(name, callback=run, params=[*_parameters(plan), json], help=inspect.getdoc(measure))
+
+
+def renamed_command(old: str, command: click.Command) -> click.Command:
+    """Returns a hidden command with the old name of another one, which warns and then runs it."""
+
+    def run(**settings: Any) -> None:
+        warn_renamed(f"bench {old}", f"bench {command.name}")
+        assert command.callback is not None
+        command.callback(**settings)
+
+    return click.Command(old, callback=run, params=command.params, help=command.help, hidden=True)
+
+
+def plan_record(plan: Any) -> dict[str, Any]:
+    """Converts a plan for JSON output; paths become strings."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()}
+
+
+def option(default: Any = None, **keywords: Any) -> Any:
+    """A field that is an option; a callable `default` is called for every plan.
+
+    `keywords`: those of click.Option, `flag` for another name than the field's, and `old` for a former name.
+    """
+    return field(**{"default_factory" if callable(default) else "default": default}, metadata={_OPTION: keywords})
+
+
+def number(default: float, least: float, most: float | None, text: str, **keywords: Any) -> Any:
+    """A number in a range; an integer if `default` is one."""
+    is_integer = isinstance(default, int)
+    kind = WholeRange(int(least), None if most is None else int(most)) if is_integer else FiniteRange(least, most)
+    return option(default, type=kind, show_default=True, help=text, **keywords)
+
+
+def rounds(default: int, most: int = 1000) -> Any:
+    """The number of rounds."""
+    return number(default, 1, most, "Number of rounds.")
+
+
+def frames(default: int, least: int = 4, text: str = "Frames per round.") -> Any:
+    """The number of frames."""
+    return number(default, least, 10_000, text)
+
+
+def bag(drive_frames: int | None = None) -> Any:
+    """A bag; by default a synthetic drive of `drive_frames`, or of the plan's `frames`."""
+    keywords = {"type": EXISTING_PATH, "help": "Bag with the frames to send. [a synthetic drive]"}
+    return field(default=None, metadata={_OPTION: keywords, _DRIVE: drive_frames})
+
+
+def models() -> Any:
+    """The model repository."""
+    return option(default_root, type=click.Path(file_okay=False, path_type=Path), help="Model repository.")
+
+
+def model() -> Any:
+    """The name of a model."""
+    return option("road-small", show_default=True, help="Name of the model.")
+
+
+def engine() -> Any:
+    """The engine; None: as the model's manifest says."""
+    return option(help="Inference engine. [as the model's manifest says]")
+
+
+def codec() -> Any:
+    """The codec of the frames."""
+    return option("jpeg", type=click.Choice([*IMAGE_CODECS]), show_default=True, help="Image codec.")
+
+
+def broker() -> Any:
+    """The kind of broker."""
+    kinds = click.Choice([kind.value for kind in BrokerKind])
+    return option(BrokerKind.AUTO.value, flag="--broker", type=kinds, help="Kind of broker to start.")
+
+
+def choices(known: Iterable[str], default: tuple[str, ...], text: str, flag: str, **keywords: Any) -> Any:
+    """Some of the known names; the option is repeatable."""
+    return option(default, flag=flag, multiple=True, type=click.Choice([*known]), help=text, **keywords)
+
+
+def throughput_window() -> Any:
+    """The frames in flight while throughput is measured."""
+    return number(4, 1, 64, "Unanswered frames while throughput is measured.")
+
+
+def vehicle_window() -> Any:
+    """The frames in flight of each vehicle, which always fills its window, so that every lost frame shows."""
+    return number(2, 1, 64, "Unanswered frames per vehicle.")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One measure of a candidate divided by that of another."""
+
+    value: float  # Over the samples of all rounds.
+    by_round: tuple[float, ...]
+
+    @property
+    def median_of_rounds(self) -> float:
+        """The median of the ratios by round."""
+        return statistics.median(self.by_round)
+
+    def record(self) -> dict[str, Any]:
+        """The ratio as JSON output contains it."""
+        return {"ratio": self.value, "by_round": list(self.by_round)}
+
+
+class Comparison:
+    """Samples by candidate, measure and round."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.failed: dict[str, str] = {}  # Reasons by candidate.
+        self._rounds: dict[str, dict[str, list[Sequence[float]]]] = {name: {} for name in names}
+
+    @property
+    def names(self) -> list[str]:
+        """The candidates that have not failed."""
+        return [name for name in self._rounds if name not in self.failed]
+
+    @property
+    def measured(self) -> list[str]:
+        """The candidates that completed a round."""
+        return [name for name, measures in self._rounds.items() if measures]
+
+    def add(self, name: str, samples: Samples) -> None:
+        """Adds the samples of one round."""
+        for measure, values in samples.items():
+            self._rounds[name].setdefault(measure, []).append(values)
+
+    def samples(self, name: str, measure: str) -> list[float]:
+        """Returns the samples of all rounds."""
+        return [value for values in self._rounds[name][measure] for value in values]
+
+    def by_round(
+        self, name: str, measure: str, statistic: Callable[[Sequence[float]], float] = statistics.median
+    ) -> tuple[float, ...]:
+        """Returns a statistic of each round."""
+        return tuple(statistic(values) for values in self._rounds[name][measure])
+
+    def spread(self, name: str, measure: str) -> dict[str, Any]:
+        """Returns percentiles of the samples of all rounds, see `analysis.statistics.samples.spread`."""
+        return spread(self.samples(name, measure))
+
+    def median(self, name: str, measure: str) -> float:
+        """Returns the median of the samples of all rounds."""
+        return statistics.median(self.samples(name, measure))
+
+    def medians(self, name: str) -> dict[str, float]:
+        """Returns the median of every measure."""
+        return {measure: self.median(name, measure) for measure in self._rounds[name]}
+
+    def ratio(
+        self, name: str, reference: str, measure: str, statistic: Callable[[Sequence[float]], float] = statistics.median
+    ) -> Ratio:
+        """Divides a statistic of a candidate's measure by that of the reference, overall and round by round."""
+        # A candidate that failed has fewer rounds.
+        rounds = zip(
+            self.by_round(name, measure, statistic), self.by_round(reference, measure, statistic), strict=False
+        )
+        overall = statistic(self.samples(name, measure)) / statistic(self.samples(reference, measure))
+        return Ratio(overall, tuple(own / other for own, other in rounds))
+
+
+def compare(
+    candidates: Mapping[str, Callable[[int], Samples]],
+    rounds: int,
+    on_step: OnStep,
+    *,
+    step: str = "",
+    may_fail: Collection[str] = (),
+) -> Comparison:
+    """Runs each candidate once in every round; a candidate receives the number of the round, from 0.
+
+    `step` precedes the description of each turn. A candidate of `may_fail` whose turn raises a SkylaneError is left out
+    of the following rounds and listed in `Comparison.failed`.
+
+    Raises:
+        SkylaneError: the turn of another candidate failed.
+    """
+    comparison = Comparison(candidates)
+    for number, name in alternating(list(candidates), rounds):
+        if name in comparison.failed:
+            continue
+        on_step(f"{step}round {number + 1} of {rounds}: {name}")
+        try:
+            comparison.add(name, candidates[name](number))
+        except SkylaneError as error:
+            if name not in may_fail:
+                raise
+            comparison.failed[name] = f"from round {number + 1} on: {error}"
+    return comparison
+
+
+def alternating(candidates: Sequence[K], rounds: int) -> Iterator[tuple[int, K]]:
+    """Yields the number of the round and a candidate; in two rounds, each candidate runs before and after its neighbour."""
+    for number in range(rounds):
+        for candidate in turns(candidates, number):
+            yield number, candidate
+
+
+def row_samples(rows: Iterable[Mapping[str, str]]) -> Samples:
+    """Converts one round's rows of a latency log to samples: durations by part, bytes up and down, and the overhead."""
+    columns = {str(part): f"{part}_ms" for part in (*PARTS, TOTAL)} | {
+        "bytes_up": "bytes_up",
+        "bytes_down": "bytes_down",
+    }
+    return frame_samples([{name: float(row[column]) for name, column in columns.items()} for row in rows])
+
+
+def frame_samples(frames: Sequence[Mapping[str, float]]) -> Samples:
+    """Converts one round's frames, each with its durations by stage in milliseconds, to samples; adds the overhead."""
+    samples: dict[str, list[float]] = {OVERHEAD: [frame[TOTAL] - frame[Stage.INFERRED] for frame in frames]}
+    for frame in frames:
+        for name, value in frame.items():
+            samples.setdefault(name, []).append(value)
+    return samples
+
+
+def overhead_record(comparison: Comparison, name: str) -> dict[str, Any]:
+    """Summarises samples of `frame_samples` for JSON output: spread of the overhead, medians by round and by stage."""
+    return {
+        "n": len(comparison.samples(name, OVERHEAD)),
+        "overhead_ms": comparison.spread(name, OVERHEAD),
+        "by_round_ms": list(comparison.by_round(name, OVERHEAD)),
+        "parts": {measure: value for measure, value in comparison.medians(name).items() if measure != OVERHEAD},
+    }
+
+
+def processor_s(pids: Iterable[int]) -> float:
+    """Returns the user and system time so far of the processes that still run, over all cores."""
+    total_s = 0.0
+    for pid in pids:
+        with suppress(psutil.Error):
+            used = psutil.Process(pid).cpu_times()
+            total_s += used.user + used.system
+    return total_s
+
+
+def show(
+    result: Mapping[str, Any], parts: Iterable[RenderableType], *, as_json: bool = False, path: Path | None = None
+) -> None:
+    """Prints the tables and lines of a result, the machine and the engine; or, if `as_json`, only the result as JSON.
+
+    `path`: file that receives the JSON as well.
+    """
+    if path is not None:
+        path.write_text(dumps(result, indent=2), encoding="utf-8")
+    if as_json:
+        click.echo(dumps(result, indent=2))
+        return
+    console = Console()
+    for part in parts:
+        console.print(part, highlight=False, markup=False)
+    console.print(machine_line(result["machine"], result.get("broker")), highlight=False)
+    if "engine" in result:
+        console.print(result["engine"], highlight=False)
+
+
+def machine_line(machine: Mapping[str, Any], broker: str | None = None) -> str:
+    """Processor, broker and versions of a result; `machine`: as returned by `shared.runtime.machine`."""
+    versions = ", ".join(f"{name} {machine[name]}" for name in _LIBRARIES)
+    parts = (f"{machine['processor']}, {machine['cores']} cores", broker, versions)
+    return "; ".join(part for part in parts if part)
+
+
+def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
+    """A table with one row of percentiles per measure, see `analysis.statistics.samples.spread`."""
+    cells = [(name, *(percentiles.shown(row[key], digits) for key in PERCENTILES)) for name, row in rows.items()]
+    note = percentiles.NOTE if any(percentiles.MISSING in row for row in cells) else ""
+    return result_table(title, {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)
+
+
+def span(values: Sequence[float], digits: int = 3) -> str:
+    """The smallest and the largest value, such as "0.912 to 1.034"."""
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def target_text(is_met: bool, margin: float = 0.0, spread: float = 0.0) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict on a target; none if the measurement spreads by more than `margin`, its distance from the target."""
+    if spread > margin:
+        return "no verdict: the spread is larger than the distance from the target"
+    return "met" if is_met else "NOT met"
+
+
+def rounds_text(is_met: bool, target: float, by_round: Sequence[float]) -> str:  # noqa: FBT001 (its name says it)
+    """The verdict of several rounds on a target."""
+    return target_text(is_met, abs(statistics.median(by_round) - target), max(by_round) - min(by_round))
+
+
+def interval_text(is_met: bool, target: float, value: float, low: float | None, high: float | None) -> str:  # noqa: FBT001 (as above)
+    """The verdict of an estimate with an interval, None without one, on a target."""
+    return target_text(is_met, abs(value - target), 0.0 if low is None or high is None else (high - low) / 2)
+
+
+def target_line(name: str, by_round: Sequence[float], target: float) -> str:
+    """A line that compares the median of all rounds with the least value wanted."""
+    value = statistics.median(by_round)
+    return f"{name}: {value:.3f} (median of rounds; target {target}, {rounds_text(value >= target, target, by_round)})"
+
+
+def _parameters(plan: type[Any]) -> list[click.Parameter]:
+    """Returns the options of a plan's fields."""
+    params: list[click.Parameter] = []
+    for each in fields(plan):
+        if _OPTION in each.metadata:
+            keywords = {"flag": f"--{each.name.replace('_', '-')}", "old": None, **each.metadata[_OPTION]}
+            flag, old = keywords.pop("flag"), keywords.pop("old")
+            default = each.default if each.default_factory is MISSING else each.default_factory
+            params.append(click.Option([flag, each.name], default=default, **keywords))
+            if old is not None:
+                params.append(_old_option(old, flag, each.name, keywords))
+    return params
+
+
+def _old_option(old: str, flag: str, name: str, keywords: Mapping[str, Any]) -> click.Option:
+    """Returns a hidden option that sets another one and warns that it was renamed."""
+
+    def warn(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        if value:
+            warn_renamed(old, flag)
+        return value
+
+    return click.Option([old, f"{_FORMER}{name}"], callback=warn, **{**keywords, "hidden": True})

@@ -1,4 +1,0 @@
-"""Load for benchmarks: many clients in one process, an echo of the broker, made-up runs.
-
-Start with `load_clients`.
-"""

@@ -1,4 +1,0 @@
-"""Installs, starts, measures and stops the compared servers.
-
-Start with `catalogue` and `server`.
-"""

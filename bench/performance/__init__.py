@@ -1,4 +1,0 @@
-"""Benchmarks of overhead, throughput and cost on one machine.
-
-Start with `overhead`.
-"""

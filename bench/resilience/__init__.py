@@ -1,4 +1,0 @@
-"""Measures the effect of worker failures, model swaps and long runs with random faults.
-
-Start with `failover`.
-"""

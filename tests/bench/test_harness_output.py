@@ -1,0 +1,53 @@
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.harness import show, span, target_line
+from shared.runtime.machine import machine
+from shared.terminal_table import Table, result_table
+
+
+def _text(table: Table) -> list[list[str]]:
+    output = StringIO()
+    Console(file=output, width=80).print(table)
+    return [line.replace("│", " ").split() for line in output.getvalue().splitlines() if "│" in line]
+
+
+def test_cells_follow_the_format_of_their_column() -> None:
+    """Numbers are formatted, texts are kept, and None leaves a cell empty."""
+    columns = {"load": "<", "rate": ".2f", "share": ".1%", "n": ""}
+    rows = _text(result_table("", columns, [("equal", 1.234, 0.5, 7), ("greedy", "–", None, 8)]))
+    assert rows == [["equal", "1.23", "50.0%", "7"], ["greedy", "–", "8"]]
+
+
+@pytest.mark.parametrize(
+    ("by_round", "target", "has_verdict"),
+    [([1.1, 1.2, 1.3], 1.0, True), ([1.0, 1.1, 1.3], 1.0, False), ([0.7, 0.9, 1.2], 1.0, False), ([0, 0, 0], 0, True)],
+)
+def test_there_is_no_verdict_if_the_rounds_spread_by_more_than_the_margin(
+    by_round: list[float], target: float, *, has_verdict: bool
+) -> None:
+    """Another run could show the opposite."""
+    assert ("no verdict" not in target_line("share", by_round, target)) == has_verdict
+
+
+def test_targets_and_spans_are_stated() -> None:
+    """The target itself counts as met."""
+    assert target_line("share", [0.95], 0.95) == "share: 0.950 (median of rounds; target 0.95, met)"
+    assert target_line("share", [0.94, 0.94, 0.945], 0.95).endswith("NOT met)")
+    assert span([0.5, 0.25, 1.0], 2) == "0.25 to 1.00"
+
+
+def test_json_replaces_the_tables_or_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json alone, a program must be able to parse the output."""
+    result = {"n": 1, "machine": machine()}
+    show(result, ["a line"], as_json=True)
+    assert json.loads(capsys.readouterr().out) == result
+    show(result, ["a line"], path=tmp_path / "result.json")
+    output = capsys.readouterr().out
+    assert output.startswith("a line\n")
+    assert "cores" in output
+    assert json.loads((tmp_path / "result.json").read_text()) == result
