@@ -35,7 +35,7 @@ batch-demo: venv
 		$(BATCH)/library/$$drive.mcap --weather $${drive#*/} --seed 2026 --frames 20; done
 	@cp -p $(BATCH)/library/wet/rain.mcap $(BATCH)/library/wet/rain_copy.mcap
 	@$(BIN)/skylane batch $(BATCH)/library --model road-small --models models --out $(BATCH)/out --pictures 10
-	@$(BIN)/python docs/examples/label_shares.py $(BATCH)/out
+	@$(BIN)/python examples/label_shares/label_shares.py $(BATCH)/out
 	@find $(BATCH)/out/bags -name '*.jpg' | sort
 
 # Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process. If a test ends its process,

@@ -59,7 +59,7 @@ class CloudConfig(NodeSection):
     )
     repository: Path | None = setting(None, "The model repository.", "--models")
     device: str = setting("auto", "Device of the models: auto, cpu or gpu:N.", pattern=DEVICE_NAME)
-    engine: Annotated[str, OneOf("engine", (AUTO, *ENGINES))] | None = setting(
+    engine: Annotated[str, OneOf("engine", ENGINES, AUTO)] | None = setting(
         None,
         "Engine that runs the models; auto: the fastest on this host with the same labels.",
         shown="from the model's manifest",

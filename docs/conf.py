@@ -7,7 +7,14 @@ copyright = "the Skylane contributors"  # noqa: A001 - the name is Sphinx's.
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 # The source folder is the repository, so that pages can link to files outside of docs/ in the way that GitHub shows them.
-include_patterns = ["docs/*.md", "docs/**/*.md", "*.md", "clients/README.md", "mosquitto/README.md"]
+include_patterns = [
+    "docs/*.md",
+    "docs/**/*.md",
+    "*.md",
+    "clients/README.md",
+    "mosquitto/README.md",
+    "examples/*/README.md",
+]
 exclude_patterns = ["README.md"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence"]

@@ -12,11 +12,11 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
-import skylane
 from cloud.cli import serve
 from cloud.config import CloudConfig
 from edge.cli import play
 from edge.config import EdgeConfig
+from skylane import cli
 
 _REFERENCE = Path(__file__).parent / "reference"
 _WIDTH = 100
@@ -32,7 +32,7 @@ def write_pages(folder: Path) -> None:
 def cli_page() -> str:
     """Returns the help of every command as one Markdown page."""
     parts = ["# Command line", "", _NOTICE, "", "The text of each section is what `skylane COMMAND --help` prints.", ""]
-    with skylane.skylane.make_context("skylane", [], resilient_parsing=True) as root:
+    with cli.skylane.make_context("skylane", [], resilient_parsing=True) as root:
         for name, context in sorted(_contexts(root), key=itemgetter(0)):
             context.terminal_width = context.max_content_width = _WIDTH
             parts += [f"## {name}", "", "```text", context.command.get_help(context), "```", ""]

@@ -16,14 +16,14 @@ from edge import run_record
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
 from edge.presenting.opening import open_presentation
-from edge.presenting.presentation import OnPresented, Presentation
+from edge.presenting.presentation import Presentation, PresentedTick
 from edge.presenting.recording import OUTPUTS_FOLDER, OutputRecorder
 from edge.progress import run_with_progress
 from edge.reuse.opening import open_reuse
 from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.feed import check_sinks
-from edge.sinks.sink import SINKS, Sink
+from edge.sinks.sink import SINKS, FrameResult, Sink
 from edge.sources.opening import is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
@@ -97,7 +97,7 @@ def play(
     sampled_processes: Mapping[str, int] = MappingProxyType({}),
     on_ready: Callable[[], None] = lambda: None,
     on_begin: Callable[[EdgeNode], None] = lambda _: None,
-    on_presented: Sequence[OnPresented] = (),
+    on_result: Callable[[FrameResult | PresentedTick], None] | None = None,
 ) -> RunEnd:
     """Plays a source and writes the folder of the run; prints nothing but its progress. Any thread may call it.
 
@@ -108,7 +108,7 @@ def play(
         sampled_processes: See `run`.
         on_ready: See `run`.
         on_begin: Called with the node before the first frame is due; the node may be stopped from then on.
-        on_presented: Called with each tick, if the run has a presenter.
+        on_result: Called with one tick after the other if the run has a presenter, otherwise with each result as it arrives.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -144,10 +144,13 @@ def play(
         write_manifest(folder, manifest)
         reserve_space(folder)
         recorder = stack.enter_context(_open_recorder(presentation, config, folder, card, session))
-        if presentation is not None:
-            presentation.listeners.extend(on_presented)
+        sinks = open_sinks(config, folder, card)
+        if on_result is not None and presentation is not None:
+            presentation.listeners.append(on_result)
+        elif on_result is not None:
+            sinks.append(_ListeningSink(on_result))
         settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation)
-        node = EdgeNode(source, transport, log, open_sinks(config, folder, card), settings, events=events)
+        node = EdgeNode(source, transport, log, sinks, settings, events=events)
         on_ready()
         begin()
         _LOG.info(
@@ -181,6 +184,18 @@ def play(
     late = node.results_too_late
     notes = [f"{late} results came too late for their place in videos and bags"] if late else []
     return RunEnd(folder, faults, [*notes, *sampler.report_lines()], remarks)
+
+
+class _ListeningSink:
+    """Passes results on as they arrive."""
+
+    in_order = False
+
+    def __init__(self, on_result: Callable[[FrameResult], None]) -> None:
+        self.write = on_result
+
+    def close(self) -> None:
+        """See Sink."""
 
 
 def _play_to_the_end(

@@ -19,6 +19,7 @@ from ops.late_results import LateResults, play_late
 from ops.processes.child import BenchError
 from ops.processes.worker_process import Worker
 from rosbag_tools.drive.recording import sample_bag
+from shared.flags import WholeRange
 from shared.imaging.opencv import cv2
 from shared.models.repository import Repository, default_root
 from shared.runlog.run_folder import RUNS, free_folder
@@ -41,9 +42,7 @@ _IMAGE_FOLDERS = {
     "--models", default=default_root, type=click.Path(file_okay=False, path_type=Path), help="Model repository."
 )
 @click.option("--model", default="road-small", show_default=True, help="Name of the model.")
-@click.option(
-    "--frames", default=60, show_default=True, type=click.IntRange(1, 10_000), help="Frames to render and send."
-)
+@click.option("--frames", default=60, show_default=True, type=WholeRange(1, 10_000), help="Frames to render and send.")
 @click.option(
     "--broker",
     "broker_kind",

@@ -15,6 +15,7 @@ from shared.files import open_file
 from shared.inference.table import DEVICE_NAME, DEVICE_RULE
 from shared.messages.field_types import VERSION_NAME, VERSION_RULE
 from shared.messages.topics import NAME, NAME_RULE
+from shared.registry import names_of
 
 MAX_YAML_BYTES = 1 << 20  # Configurations are written by hand; a larger file is a mistake.
 MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
@@ -69,17 +70,23 @@ class OneOf:
     The name is looked up when the key is validated, and the flag of the key offers the same names.
     """
 
-    def __init__(self, kind: str, names: Collection[str]) -> None:
-        """`kind` is the noun of error messages; `names` is the table, or its names."""
-        self.kind = kind
-        self.names = names
+    def __init__(self, kind: str, table: Collection[str], *others: str) -> None:
+        """`kind` is the noun of error messages; `table` may also be a list of names. `others` are valid as well."""
+        self._kind = kind
+        self._table = table
+        self._others = others
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All valid names."""
+        return (*self._others, *names_of(self._table))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def _check(self, name: str) -> str:
-        if name not in self.names:
-            raise ValueError(str(UnknownNameError(self.kind, name, self.names)))
+        if name not in self._others and name not in self._table:
+            raise ValueError(str(UnknownNameError(self._kind, name, self.names)))
         return name
 
 

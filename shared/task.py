@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError
 from shared.imaging.labels import MAX_LABELS
-from shared.registry import Entry, load
+from shared.registry import Entry, PluginTable, load
 
 Floats = npt.NDArray[np.float32]
 
@@ -72,12 +72,17 @@ def log_odds(probabilities: npt.NDArray[Any]) -> Floats:
     return log_probabilities(probabilities) - log_probabilities(1 - probabilities.astype(np.float32))
 
 
-TASKS = {  # The keys are the names in messages and manifests.
-    "segmentation": Entry("shared.tasks.segmentation:SegmentationTask", "edge"),
-    "classification": Entry("shared.tasks.classification:ClassificationTask", "edge"),
-    "detection": Entry("shared.tasks.detection:DetectionTask", "edge"),
-    "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
-}
+TASKS = PluginTable(
+    "task",
+    "skylane.tasks",
+    Entry,
+    {  # The keys are the names in messages and manifests.
+        "segmentation": Entry("shared.tasks.segmentation:SegmentationTask", "edge"),
+        "classification": Entry("shared.tasks.classification:ClassificationTask", "edge"),
+        "detection": Entry("shared.tasks.detection:DetectionTask", "edge"),
+        "tensors": Entry("shared.tasks.tensors:TensorsTask", "edge"),
+    },
+)
 DEFAULT_TASK = next(iter(TASKS))  # The task of a manifest without this key.
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from skylane import skylane
+from skylane.cli import skylane
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = (ROOT / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from shared.flags import FiniteRange, WholeRange
-from skylane import skylane
+from skylane.cli import skylane
 
 Path = tuple[str, ...]
 ROOT = FilePath(__file__).parents[1]

@@ -119,10 +119,11 @@ def test_the_wheel_contains_the_data_but_no_repository_only_files(wheel: Path) -
                 assert archive.read(f"skylane_data/{path.relative_to(ROOT)}") == path.read_bytes()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {
-        *("bench", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"),
-        *("skylane.py", "skylane_data"),
+        *("analysis", "bench", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"),
+        *("skylane", "skylane_data"),
     }
     assert not [name for name in names if name.startswith(("bench/peers/", "bench/baselines/"))]
+    assert "skylane/py.typed" in names
     assert {name.split("/")[2] for name in names if name.startswith("skylane_data/models/")} == set(SHIPPED_MODELS)
 
 

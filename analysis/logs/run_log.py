@@ -56,11 +56,12 @@ def load_runs(folders: Sequence[Path]) -> tuple[RunLog, ...]:
     Raises:
         LogError: See `load_run`.
     """
-    names = _distinct_names([folder.resolve() for folder in folders])
+    names = distinct_names([folder.resolve() for folder in folders])
     return tuple(replace(load_run(folder), name=name) for folder, name in zip(folders, names, strict=True))
 
 
-def _distinct_names(folders: Sequence[Path]) -> list[str]:
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Returns the name of each folder, or the shortest end of its path that no other one has."""
     for depth in range(1, max((len(folder.parts) for folder in folders), default=0) + 1):
         names = ["/".join(folder.parts[-depth:]) for folder in folders]
         if len(set(names)) == len(names):

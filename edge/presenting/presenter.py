@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.messages.model_card import ModelCard
+from shared.registry import PluginTable
 from shared.runlog.presented_log import OutputOrigin
 from shared.task import Task
 
@@ -75,11 +76,16 @@ class PresenterEntry(NamedTuple):
     needs_local: bool = False  # True if it runs the vehicle's own model.
 
 
-PRESENTERS = {
-    "hold": PresenterEntry("edge.presenting.presenter:HoldPresenter", "edge", lambda _: True),
-    "warp": PresenterEntry("edge.presenting.warp:WarpPresenter", "edge"),
-    "fuse": PresenterEntry("edge.presenting.fuse:FusePresenter", "local", needs_local=True),
-}
+PRESENTERS = PluginTable(
+    "presenter",
+    "skylane.presenters",
+    PresenterEntry,
+    {
+        "hold": PresenterEntry("edge.presenting.presenter:HoldPresenter", "edge", lambda _: True),
+        "warp": PresenterEntry("edge.presenting.warp:WarpPresenter", "edge"),
+        "fuse": PresenterEntry("edge.presenting.fuse:FusePresenter", "local", needs_local=True),
+    },
+)
 
 
 class HoldPresenter:

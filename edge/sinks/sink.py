@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
+from shared.registry import PluginTable
 from shared.runlog.presented_log import OutputOrigin
 from shared.task import Task
 
@@ -69,11 +70,16 @@ class SinkEntry(NamedTuple):
     settings: tuple[str, ...] = ()  # Fields of EdgeConfig that it takes as keyword arguments.
 
 
-SINKS = {
-    "png": SinkEntry("edge.sinks.image_sinks:PngSink", "edge"),
-    "video": SinkEntry("edge.sinks.video:VideoSink", "edge", settings=("video_codec",)),
-    "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", lambda task: task.has_shape or "boxes" in task.heads),
-    "overlay": SinkEntry("edge.sinks.image_sinks:OverlaySink", "edge"),
-    "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
-    "npz": SinkEntry("edge.sinks.image_sinks:NpzSink", "edge", lambda task: not task.heads),
-}
+SINKS = PluginTable(
+    "sink",
+    "skylane.sinks",
+    SinkEntry,
+    {
+        "png": SinkEntry("edge.sinks.image_sinks:PngSink", "edge"),
+        "video": SinkEntry("edge.sinks.video:VideoSink", "edge", settings=("video_codec",)),
+        "bag": SinkEntry("edge.sinks.bag:BagSink", "edge", lambda task: task.has_shape or "boxes" in task.heads),
+        "overlay": SinkEntry("edge.sinks.image_sinks:OverlaySink", "edge"),
+        "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
+        "npz": SinkEntry("edge.sinks.image_sinks:NpzSink", "edge", lambda task: not task.heads),
+    },
+)

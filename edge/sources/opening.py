@@ -10,7 +10,8 @@ from shared.registry import load
 
 def is_live(source: str) -> bool:
     """Returns whether an argument names a live source, such as `camera:0`."""
-    return any(entry.is_live and source.startswith(entry.prefixes) for entry in SOURCES.values())
+    kind = _named_kind(source)
+    return kind is not None and SOURCES[kind].is_live
 
 
 def kind_of(source: str) -> str:
@@ -19,9 +20,8 @@ def kind_of(source: str) -> str:
     Raises:
         SourceError: the file does not exist or is of no known kind.
     """
-    for kind, entry in SOURCES.items():
-        if source.startswith(entry.prefixes):
-            return kind
+    if (named := _named_kind(source)) is not None:
+        return named
     path = Path(source)
     if not path.exists():
         raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
@@ -62,10 +62,18 @@ def open_source(
         flag = {"bits": "--bits", "encodings": "--encoding"}[option]
         raise SourceError(f"{source} is a {kind}, whose images say how they are encoded: leave {flag} out")
     frame_source: FrameSource = load("source", SOURCES, kind)(
-        source if SOURCES[kind].prefixes else Path(source),
+        Path(source) if _named_kind(source) is None else source,
         topics=topics,
         start_offset_s=start_offset_s,
         duration_s=duration_s,
         **given,
     )
     return frame_source
+
+
+def _named_kind(source: str) -> str | None:
+    """Returns the kind of a source that is no path: by its prefix, or `NAME:` of a plug-in of another distribution."""
+    scheme = source.partition(":")[0]
+    if scheme != source and SOURCES.is_external(scheme):
+        return scheme
+    return next((kind for kind, entry in SOURCES.items() if source.startswith(entry.prefixes)), None)

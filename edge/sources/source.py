@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
+from shared.registry import PluginTable
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
@@ -50,18 +51,23 @@ class SourceEntry(NamedTuple):
 
 _BAGS = (".bag", ".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".bag.active")
 _VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg", ".ts")
-SOURCES = {
-    "bag": SourceEntry(
-        "rosbag_tools.reading.frames:BagSource",
-        "edge",
-        (),
-        _BAGS,
-        ("metadata.yaml", *_BAGS),
-        options=("bits", "encodings"),
-    ),
-    "video": SourceEntry("edge.sources.video:VideoSource", "edge", suffixes=_VIDEOS),
-    "folder": SourceEntry(
-        "edge.sources.folder:FolderSource", "edge", contents=IMAGE_SUFFIXES, depth=4, options=("bits",)
-    ),
-    "camera": SourceEntry("edge.sources.camera:CameraSource", "edge", ("camera:", "/dev/video"), is_live=True),
-}
+SOURCES = PluginTable(
+    "source",
+    "skylane.sources",
+    SourceEntry,
+    {
+        "bag": SourceEntry(
+            "rosbag_tools.reading.frames:BagSource",
+            "edge",
+            (),
+            _BAGS,
+            ("metadata.yaml", *_BAGS),
+            options=("bits", "encodings"),
+        ),
+        "video": SourceEntry("edge.sources.video:VideoSource", "edge", suffixes=_VIDEOS),
+        "folder": SourceEntry(
+            "edge.sources.folder:FolderSource", "edge", contents=IMAGE_SUFFIXES, depth=4, options=("bits",)
+        ),
+        "camera": SourceEntry("edge.sources.camera:CameraSource", "edge", ("camera:", "/dev/video"), is_live=True),
+    },
+)

@@ -11,6 +11,7 @@ from edge.workers.worker_directory import WorkerDirectory
 from shared.errors import SkylaneError
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
+from shared.registry import PluginTable
 
 MAX_QUEUED_REPLIES = 256
 
@@ -145,7 +146,9 @@ class TransportEntry(NamedTuple):
 
     path: str
     extra: str  # The pip extra that installs its dependencies.
-    endpoint: Literal["broker", "grpc", "http"]  # What it connects to; the last two are endpoints of workers.
+    endpoint: Literal["broker", "grpc", "http"] = (
+        "broker"  # What it connects to; the last two are endpoints of workers.
+    )
 
     @property
     def needs_addresses(self) -> bool:
@@ -153,14 +156,19 @@ class TransportEntry(NamedTuple):
         return self.endpoint != "broker"
 
 
-TRANSPORTS = {
-    "mqtt": TransportEntry("edge.transports.mqtt_transport:open_mqtt", "edge", "broker"),
-    "grpc": TransportEntry("edge.transports.grpc_channel:SkylaneAdapter", "transports", "grpc"),
-    "tfs-grpc": TransportEntry("edge.transports.tensorflow_serving:TfServingGrpcAdapter", "transports", "grpc"),
-    "oip-grpc": TransportEntry("edge.transports.open_inference:OipGrpcAdapter", "transports", "grpc"),
-    "oip-rest": TransportEntry("edge.transports.open_inference:OipRestAdapter", "transports", "http"),
-    "tfs-rest": TransportEntry("edge.transports.tensorflow_serving:TfServingRestAdapter", "transports", "http"),
-}
+TRANSPORTS = PluginTable(
+    "transport",
+    "skylane.transports",
+    TransportEntry,
+    {
+        "mqtt": TransportEntry("edge.transports.mqtt_transport:open_mqtt", "edge", "broker"),
+        "grpc": TransportEntry("edge.transports.grpc_channel:SkylaneAdapter", "transports", "grpc"),
+        "tfs-grpc": TransportEntry("edge.transports.tensorflow_serving:TfServingGrpcAdapter", "transports", "grpc"),
+        "oip-grpc": TransportEntry("edge.transports.open_inference:OipGrpcAdapter", "transports", "grpc"),
+        "oip-rest": TransportEntry("edge.transports.open_inference:OipRestAdapter", "transports", "http"),
+        "tfs-rest": TransportEntry("edge.transports.tensorflow_serving:TfServingRestAdapter", "transports", "http"),
+    },
+)
 
 
 MQTT = "mqtt"  # The transport through a broker; the others connect to workers.

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,26 +20,39 @@ from shared.messages.results import Result, Tensors
 from shared.messages.topics import FrameId
 from shared.task import task_named
 
+MaskSize = Literal["frame", "model"]
+
 _OPACITY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRun:
-    """A model's result for an image; masks and boxes are in pixels of the original image."""
+    """A model's result for an image; boxes are in pixels of the original image."""
 
     result: Result
     card: ModelCard
-    inference_ms: float  # Duration of the inference after a warm-up.
+    inference_ms: float
 
 
 def run(model: Model, rgb: ImageArray) -> ImageRun:
-    """Runs a model on an image H×W×3, RGB."""
-    image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
+    """Warms up a model and runs it on an image H×W×3, RGB uint8."""
     model.warm_up()
+    return predict(model, rgb)
+
+
+def predict(model: Model, rgb: ImageArray, size: MaskSize = "frame") -> ImageRun:
+    """Runs a model on an image.
+
+    Args:
+        model: The model.
+        rgb: The image, H×W×3, RGB uint8.
+        size: Size of a mask: that of the image (`frame`), or of the model's input (`model`).
+    """
+    image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
     began_ns = time.perf_counter_ns()
     outputs = model.infer(image[np.newaxis])
     inference_ms = (time.perf_counter_ns() - began_ns) / 1e6
-    result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry)
+    result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry, size)
     return ImageRun(result, model.card, inference_ms)
 
 
@@ -63,10 +76,10 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
     return [ids, *paths] if isinstance(result, np.ndarray) else paths
 
 
-def _result(model: Model, outputs: Outputs, geometry: Geometry) -> Any:
+def _result(model: Model, outputs: Outputs, geometry: Geometry, size: MaskSize) -> Any:
     card = model.card
     pixels = (card.height, card.width, 3)
-    options = RequestOptions(size="frame", outputs=tuple(outputs))
+    options = RequestOptions(size=size, outputs=tuple(outputs))
     message = FrameMessage(
         FrameId("run", "image", "0", 0), card.name, Layout.RGB8, pixels, "raw", geometry, 0, b"", options=options
     )

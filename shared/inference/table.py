@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from shared.errors import SkylaneError, UnknownNameError
+from shared.registry import PluginTable, names_of
 
 DEVICE_NAME = r"^(auto|cpu|gpu(:[0-9]{1,3})?)$"
 
@@ -37,33 +38,40 @@ def choose_engine(engines: Mapping[str, EngineEntry], form: str, engine: str | N
         UnknownNameError: no engine reads the format, or the engine does not exist.
         SkylaneError: the engine does not read the format; the message lists engines that do.
     """
+    if engine is not None and engine in engines and form in engines[engine].formats:
+        return engine
     readers = tuple(name for name, entry in engines.items() if form in entry.formats)
     if not readers:
         raise UnknownNameError("format", form, formats_of(engines))
     if engine is None:
         return readers[0]
     if engine not in engines:
-        raise UnknownNameError("engine", engine, engines)
-    if engine not in readers:
-        raise SkylaneError(f"engine {engine!r} does not read {form}: use {', '.join(readers)}, or convert the model")
-    return engine
+        raise UnknownNameError("engine", engine, names_of(engines))
+    raise SkylaneError(f"engine {engine!r} does not read {form}: use {', '.join(readers)}, or convert the model")
 
 
 # The first reader of a format is its default.
-ENGINES = {
-    "tensorflow": EngineEntry(
-        "cloud.engines.tensorflow.engine:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
-    ),
-    **LOCAL_ENGINES,
-    "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
-    "openvino": EngineEntry(
-        "cloud.engines.openvino.engine:OpenVinoEngine",
-        "openvino",
-        ("openvino", "frozen_graph", "saved_model", "onnx", "tflite"),
-    ),
-    "triton": EngineEntry("cloud.engines.remote.triton:TritonEngine", "transports", ("open_inference",)),
-    "tf_serving": EngineEntry("cloud.engines.remote.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)),
-}
+ENGINES = PluginTable(
+    "engine",
+    "skylane.engines",
+    EngineEntry,
+    {
+        "tensorflow": EngineEntry(
+            "cloud.engines.tensorflow.engine:TensorFlowEngine", "cloud", ("frozen_graph", "saved_model", "keras")
+        ),
+        **LOCAL_ENGINES,
+        "torchscript": EngineEntry("cloud.engines.torchscript:TorchScriptEngine", "torch", ("torchscript",)),
+        "openvino": EngineEntry(
+            "cloud.engines.openvino.engine:OpenVinoEngine",
+            "openvino",
+            ("openvino", "frozen_graph", "saved_model", "onnx", "tflite"),
+        ),
+        "triton": EngineEntry("cloud.engines.remote.triton:TritonEngine", "transports", ("open_inference",)),
+        "tf_serving": EngineEntry(
+            "cloud.engines.remote.tf_serving:TfServingEngine", "transports", ("tensorflow_serving",)
+        ),
+    },
+)
 AUTO = "auto"  # A manifest's `engine`: the fastest one on this host whose labels agree with the reference engine.
 
 

@@ -69,7 +69,7 @@ MASK = "mask"  # The head of a segmentation.
 
 def _known_task(name: str) -> str:
     if name not in TASKS:
-        raise ValueError(f"{name[:40]!r} is no task: use {', '.join(TASKS)}")
+        raise ValueError(f"{name[:40]!r} is no task: use {', '.join(TASKS.names())}")
     return name
 
 

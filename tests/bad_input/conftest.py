@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-import skylane
 from shared.logs import read_line
+from skylane import cli
 from tests.support.tiny_model import HEIGHT, WIDTH
 
 
@@ -28,7 +28,7 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
-            skylane.main([str(argument) for argument in arguments])
+            cli.main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         assert ended.value.code == 1, printed
         (line,) = (line for line in printed.err.splitlines() if read_line(line) is None)
@@ -44,7 +44,7 @@ def usage_error(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def run(*arguments: object) -> str:
         with pytest.raises(SystemExit) as ended:
-            skylane.main([str(argument) for argument in arguments])
+            cli.main([str(argument) for argument in arguments])
         printed = capsys.readouterr()
         assert ended.value.code == 2, printed
         assert printed.err.startswith("Usage: ")

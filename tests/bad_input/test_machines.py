@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import skylane
 from shared.runlog.latency_log import JOURNAL_NAME, read_rows
 from shared.runlog.run_manifest import read_manifest, write_manifest
+from skylane import cli
 from tests.bad_input.worker import flags_of, working
 from tests.full_disk import disk_of
 from tests.pipeline.rig import connect
@@ -51,7 +51,7 @@ def test_folder_of_another_run_is_not_overwritten(
     out, source = tmp_path / "run", image_folder(3)
     with working(connect(mosquitto_url)):
         with pytest.raises(SystemExit) as ended:
-            skylane.main(["edge", "play", str(source), *flags_of(mosquitto_url, out), "--no-sinks"])
+            cli.main(["edge", "play", str(source), *flags_of(mosquitto_url, out), "--no-sinks"])
         assert ended.value.code == 0
         before = [row["sequence"] for row in read_rows(out)]
         with (out / JOURNAL_NAME).open("a") as journal:
@@ -76,7 +76,7 @@ def test_unreachable_docker_does_not_stop_a_run(
     out = tmp_path / "run"
     flags = (*flags_of(mosquitto_url, out), "--no-sinks", "--sample-container", "skylane-cloud-1")
     with working(connect(mosquitto_url)), pytest.raises(SystemExit) as ended:
-        skylane.main(["edge", "play", str(image_folder(3)), *flags])
+        cli.main(["edge", "play", str(image_folder(3)), *flags])
     assert ended.value.code == 0
     assert "containers are not sampled" in " ".join(capsys.readouterr().out.split())
     assert any("no Docker engine" in remark for remark in read_manifest(out)["sampling"]["remarks"])

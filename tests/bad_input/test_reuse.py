@@ -274,7 +274,7 @@ def test_a_missing_library_names_the_extra(
     out = tmp_path / "run"
     arguments = ["edge", "play", str(image_folder(3)), "--broker", broker_url, "--model", "tiny", "--out", str(out)]
     arguments += ["--vehicle", f"car-{uuid4().hex[:6]}", "--models", str(own), "--local-model", "local", *FLAGS]
-    program = f"import sys; sys.modules[{library!r}] = None; import skylane; skylane.main({arguments!r})"
+    program = f"import sys; sys.modules[{library!r}] = None; from skylane import cli; cli.main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]

@@ -14,7 +14,6 @@ import numpy as np
 import psutil
 import pytest
 
-import skylane
 from cloud.config import CloudConfig
 from cloud.engines.tensorflow.runtime import tf
 from ops.processes.worker_process import Worker, WorkerError
@@ -28,6 +27,7 @@ from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
+from skylane import cli
 
 WAIT_S = 120.0
 HEIGHT, WIDTH = 8, 12
@@ -139,7 +139,7 @@ def test_invalid_gateway_options_are_reported_before_models_are_loaded(
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("Neither tokens nor a certificate\n")
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--no-broker", "--models", str(tmp_path), *flags])
+        cli.main(["cloud", "serve", "--no-broker", "--models", str(tmp_path), *flags])
     assert ended.value.code == (2 if "--" in problem else 1)
     assert problem in capsys.readouterr().err
 
@@ -156,7 +156,7 @@ def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixtu
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("this machine has a GPU")
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "gpu:0"])
+        cli.main(["cloud", "serve", "--models", str(repository), "--device", "gpu:0"])
     assert ended.value.code == 1
     assert "device 'gpu:0'" in capsys.readouterr().err
 
@@ -177,7 +177,7 @@ def test_invalid_options_are_errors(
 ) -> None:
     """The message is one line, before the worker is ready."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", *flags])
+        cli.main(["cloud", "serve", "--models", str(repository), "--device", "cpu", *flags])
     assert ended.value.code
     assert expected in capsys.readouterr().err.splitlines()[-1]
 
@@ -187,7 +187,7 @@ def test_an_unknown_engine_in_a_configuration_is_an_error(tmp_path: Path, capsys
     config = tmp_path / "cloud.yaml"
     config.write_text("engine: openvinno\n")
     with pytest.raises(SystemExit):
-        skylane.main(["cloud", "serve", "--config", str(config)])
+        cli.main(["cloud", "serve", "--config", str(config)])
     assert "engine: no engine 'openvinno': did you mean openvino?" in capsys.readouterr().err
 
 
@@ -198,7 +198,7 @@ def test_the_warm_up_can_be_disabled(repository: Path, tmp_path: Path, capsys: p
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1"]
     for runs, is_warm in (("0", False), ("2", True)):
         with pytest.raises(SystemExit):
-            skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--warm-up", runs])
+            cli.main(["cloud", "serve", "--config", str(config), *arguments, "--warm-up", runs])
         (loaded,) = (line for line in capsys.readouterr().err.splitlines() if " model loaded " in line)
         assert ("cold_ms=" in loaded) == is_warm
 
@@ -210,7 +210,7 @@ def test_a_worker_can_be_sampled(repository: Path, tmp_path: Path, capsys: pytes
     arguments = ["--models", str(repository), "--device", "cpu", "--broker", "mqtt://127.0.0.1:1", "--worker", "w"]
     for expected in ("127.0.0.1:1", f"{resources} already exists: choose another file"):
         with pytest.raises(SystemExit):
-            skylane.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
+            cli.main(["cloud", "serve", "--config", str(config), *arguments, "--resources", str(resources)])
         assert expected in capsys.readouterr().err
     nodes = [line.split(",")[1] for line in resources.read_text().splitlines()]
     assert nodes[:3] == ["node", "machine", "worker/w"]
@@ -236,7 +236,7 @@ def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
 
 def test_an_empty_repository_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The message has the command that builds a model."""
-    run: Callable[[list[str]], None] = skylane.main
+    run: Callable[[list[str]], None] = cli.main
     with pytest.raises(SystemExit) as ended:
         run(["cloud", "serve", "--models", str(tmp_path)])
     assert ended.value.code

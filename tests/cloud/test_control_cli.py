@@ -6,7 +6,6 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-import skylane
 from cloud.control_cli import models_table
 from ops.broker.broker import Broker
 from shared.messages import topics
@@ -14,6 +13,7 @@ from shared.messages.control import ControlReply, ModelEntry, ModelState
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
+from skylane import cli
 from tests.support.control import FakeRepository, WorkerRig, open_worker
 
 
@@ -28,7 +28,7 @@ def rig(mosquitto_broker: Broker) -> Iterator[WorkerRig]:
 def _control(broker: Broker, *arguments: str) -> int:
     """Runs the command and returns its exit code."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "control", *arguments, "--broker", broker.url, "--operator", "anna"])
+        cli.main(["cloud", "control", *arguments, "--broker", broker.url, "--operator", "anna"])
     return int(ended.value.code or 0)
 
 

@@ -13,13 +13,13 @@ import httpx
 import psutil
 import pytest
 
-import skylane
 from ops.broker.broker import Broker
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import WORKER_STATUS
 from shared.mqtt.bus import Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
+from skylane import cli
 
 WAIT_S = 120.0
 ALL_READY = "ready node=cloud worker=w replicas=2"
@@ -200,7 +200,7 @@ def test_replicas_need_shared_subscriptions(
 ) -> None:
     """The error comes before a model is loaded."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
+        cli.main(["cloud", "serve", "--broker", embedded_url, "--models", str(repository), "--replicas", "2"])
     assert ended.value.code == 1
     assert "supports MQTT 3.1.1 only, which cannot share frames between workers" in capsys.readouterr().err
 
@@ -233,6 +233,6 @@ def test_replicas_need_a_port_each(repository: Path, capsys: pytest.CaptureFixtu
     """The error comes at once, not when the last replica starts."""
     arguments = ["--no-broker", "--http", "127.0.0.1:65535", "--models", str(repository), "--replicas", "2"]
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", *arguments])
+        cli.main(["cloud", "serve", *arguments])
     assert ended.value.code == 1
     assert "127.0.0.1:65535: replica 2 would need a port above 65535" in capsys.readouterr().err

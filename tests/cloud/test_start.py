@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-import skylane
 from cloud.engines.tensorflow.runtime import tf
 from shared.logs import READY, LogLine, read_line
+from skylane import cli
 
 WAIT_S = 240.0
 
@@ -110,7 +110,7 @@ def test_a_repository_without_a_valid_model_ends_the_start(workshop: Any, capsys
     workshop.add("first", b"no graph")
     workshop.add("second", b"no graph either", sha256="0" * 64)
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["cloud", "serve", "--no-broker", "--http", ":0", "--models", str(workshop.root)])
+        cli.main(["cloud", "serve", "--no-broker", "--http", ":0", "--models", str(workshop.root)])
     assert ended.value.code == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert f"skylane: no model of repository {workshop.root} can be served: first: " in last
@@ -135,7 +135,7 @@ def test_a_port_in_use_is_reported_before_models_and_broker(
         address = f"127.0.0.1:{other.getsockname()[1]}"
         flags = [f"--{kind}", address, "--broker", "mqtt://127.0.0.1:1", "--models", str(tmp_path)]
         with pytest.raises(SystemExit) as ended:
-            skylane.main(["cloud", "serve", *flags])
+            cli.main(["cloud", "serve", *flags])
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
         f"skylane: --{kind}: cannot listen at {address}: the port is in use: stop the program that listens there, "

@@ -6,10 +6,10 @@ from typing import Any
 import click
 import pytest
 
-import skylane
 from edge.config import EdgeConfig
 from shared.config import ConfigError, read_yaml
 from shared.flags import override
+from skylane import cli
 
 FUSION = Path(__file__)  # Any file.
 REFUSED = [
@@ -93,7 +93,7 @@ def test_poisson_arrivals_without_a_seed_get_a_random_one() -> None:
 def test_a_camera_accepts_no_schedule(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """A camera decides when its frames exist; the option is refused before the camera is opened."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["edge", "play", "camera:0", *flags])
+        cli.main(["edge", "play", "camera:0", *flags])
     assert ended.value.code == 2
     assert "a camera's frames are due when it takes them" in capsys.readouterr().err
 
@@ -109,7 +109,7 @@ def test_the_shipped_configuration_contains_every_key_with_its_default() -> None
 def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     """Only `--config` and `--help` stand outside of a group."""
     with pytest.raises(SystemExit):
-        skylane.main(["edge", "play", "--help"])
+        cli.main(["edge", "play", "--help"])
     lines = capsys.readouterr().out.splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from bench.cli import bench
 from shared.errors import MissingExtraError
 from shared.lazy_group import CommandEntry, LazyGroup
-from skylane import skylane
+from skylane.cli import skylane
 
 
 @pytest.mark.parametrize(

@@ -8,24 +8,36 @@ import numpy.typing as npt
 
 from shared.encoding.compression import Buffer
 from shared.imaging.frames import Layout, Pixels
-from shared.registry import Entry, load
+from shared.registry import Entry, PluginTable, load
 
 Mask = npt.NDArray[np.uint8]  # H×W class ids.
 
-IMAGE_CODECS = {  # By the name in messages.
-    "raw": Entry("shared.imaging.codecs.raw:RawImages", "edge"),
-    "jpeg": Entry("shared.imaging.codecs.opencv_codecs:JpegImages", "edge"),
-    "png": Entry("shared.imaging.codecs.opencv_codecs:PngImages", "edge"),
-    "lz4": Entry("shared.imaging.codecs.raw:Lz4Images", "edge"),
-    "zstd": Entry("shared.imaging.codecs.raw:ZstdImages", "edge"),
-}
-MASK_CODECS = {
-    "raw": Entry("shared.imaging.codecs.raw:RawMasks", "edge"),
-    "png": Entry("shared.imaging.codecs.opencv_codecs:PngMasks", "edge"),
-    "rle": Entry("shared.imaging.codecs.raw:RleMasks", "edge"),
-    "lz4": Entry("shared.imaging.codecs.raw:Lz4Masks", "edge"),
-    "zstd": Entry("shared.imaging.codecs.raw:ZstdMasks", "edge"),
-}
+IMAGE_CODECS = PluginTable(
+    "image codec",
+    "skylane.codecs",
+    Entry,
+    {  # By the name in messages.
+        "raw": Entry("shared.imaging.codecs.raw:RawImages", "edge"),
+        "jpeg": Entry("shared.imaging.codecs.opencv_codecs:JpegImages", "edge"),
+        "png": Entry("shared.imaging.codecs.opencv_codecs:PngImages", "edge"),
+        "lz4": Entry("shared.imaging.codecs.raw:Lz4Images", "edge"),
+        "zstd": Entry("shared.imaging.codecs.raw:ZstdImages", "edge"),
+    },
+    prefix="image.",
+)
+MASK_CODECS = PluginTable(
+    "mask codec",
+    "skylane.codecs",
+    Entry,
+    {
+        "raw": Entry("shared.imaging.codecs.raw:RawMasks", "edge"),
+        "png": Entry("shared.imaging.codecs.opencv_codecs:PngMasks", "edge"),
+        "rle": Entry("shared.imaging.codecs.raw:RleMasks", "edge"),
+        "lz4": Entry("shared.imaging.codecs.raw:Lz4Masks", "edge"),
+        "zstd": Entry("shared.imaging.codecs.raw:ZstdMasks", "edge"),
+    },
+    prefix="mask.",
+)
 
 
 class ImageCodec(Protocol):

@@ -1,4 +1,4 @@
-"""Compares the report with docs/examples/recompute.py, which computes its tables from the CSV."""
+"""Compares the report with examples/recompute/recompute.py, which computes its tables from the CSV."""
 
 import runpy
 import sys
@@ -13,7 +13,7 @@ from analysis.offloading.cost import throughput_hz
 from analysis.report.content import ReportContent, ReportTable
 from analysis.statistics.description import IntervalEstimate
 
-EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "recompute.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "recompute" / "recompute.py"
 
 
 @pytest.fixture

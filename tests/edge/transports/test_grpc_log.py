@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-START = "import skylane\ntry: skylane.main(['--help'])\nexcept SystemExit: pass\n"
+START = "from skylane import cli\ntry: cli.main(['--help'])\nexcept SystemExit: pass\n"
 CALL = """
 import socket, threading
 import grpc

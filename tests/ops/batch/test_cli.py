@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import skylane
+from skylane import cli
 from tests.ops.batch.rig import MODEL, MODELS, write_library
 
 
@@ -17,7 +17,7 @@ def arguments(library: Path, out: Path, *more: str) -> list[str]:
 def batch(capfd: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:
     """Runs `skylane batch`; returns its exit code, standard output and standard error."""
     with pytest.raises(SystemExit) as ended:
-        skylane.main(["batch", *given])
+        cli.main(["batch", *given])
     printed = capfd.readouterr()
     return int(ended.value.code or 0), printed.out, printed.err
 
@@ -61,6 +61,6 @@ def test_an_unknown_model_is_refused_before_anything_is_written(
 def test_impossible_values_are_usage_errors(tmp_path: Path) -> None:
     """Click names the flag."""
     for flags in (("--threads", "0"), ("--masks", "gif"), ("--processes", "0")):
-        result = CliRunner().invoke(skylane.skylane, ["batch", *arguments(tmp_path, tmp_path / "out", *flags)])
+        result = CliRunner().invoke(cli.skylane, ["batch", *arguments(tmp_path, tmp_path / "out", *flags)])
         assert result.exit_code == 2
         assert flags[0] in result.output

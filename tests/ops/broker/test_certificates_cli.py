@@ -85,7 +85,7 @@ def test_a_missing_library_is_reported_with_its_extra(tmp_path: Path) -> None:
     """Only issuing certificates needs `cryptography`."""
     script = (
         "import sys\nsys.modules['cryptography'] = None\n"
-        f"import skylane\nskylane.main(['broker', 'certs', {str(tmp_path)!r}, '--vehicle', 'car-1'])"
+        f"from skylane import cli\ncli.main(['broker', 'certs', {str(tmp_path)!r}, '--vehicle', 'car-1'])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -70,7 +70,7 @@ def _run(arguments: Sequence[str] | None) -> None:
     if arguments is None and sys.argv[1:2]:
         _configure_memory(sys.argv[1])
     try:
-        code: Any = skylane.main(args=arguments, standalone_mode=False)
+        code: Any = skylane.main(args=arguments, prog_name="skylane", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -107,7 +107,3 @@ def _configure_memory(command: str) -> None:
         from shared.runtime import memory  # noqa: PLC0415 (keeps `skylane --help` fast)
 
         memory.retain()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Recompute the main figures of a run's report from its latency.csv alone: python docs/examples/recompute.py RUN."""
+"""Recompute the main figures of a run's report from its latency.csv alone: python examples/recompute/recompute.py RUN."""
 
 import sys
 from pathlib import Path
@@ -28,4 +28,4 @@ low, high = answered.total.quantile(0.45, "lower"), answered.total.quantile(0.55
 journey = answered[answered.total.between(low, high)][parts].fillna(0).mean()
 slowest = answered.nlargest(12, "total")[["vehicle", "camera", "sequence", "total"]]
 
-print(outcomes, stages, statistics, f"{throughput_hz:.3f} results a second", journey, slowest, sep="\n\n")  # noqa: T201
+print(outcomes, stages, statistics, f"{throughput_hz:.3f} results a second", journey, slowest, sep="\n\n")

@@ -11,4 +11,4 @@ mean = frames.groupby("bag")[shares].mean().rename(columns=lambda name: name.rem
 common = mean.mean().nlargest(6).index  # The labels that cover most of the pixels.
 table = (100 * mean[common]).round(1).add_suffix(" %")
 table.insert(0, "frames", frames.groupby("bag").size())
-print(table.to_string())  # noqa: T201
+print(table.to_string())

@@ -1,0 +1,49 @@
+"""Reads the images of bags, without ROS: `skylane.open_bag`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from rosbag_tools.reading.frames import BagSource
+from shared.imaging.bayer import to_colour
+from shared.imaging.frames import Layout, UnreadableFrame
+from shared.imaging.image_files import ImageArray
+from shared.logs import get_logger
+
+_LOG = get_logger("bags")
+
+
+class BagImage(NamedTuple):
+    """An image of a bag."""
+
+    image: ImageArray  # RGB, H×W×3 uint8.
+    topic: str
+    stamp_ns: int  # Time stamp of the message's header, ns since 1970.
+
+
+def open_bag(path: Path | str, *, topics: Sequence[str] = ()) -> Iterator[BagImage]:
+    """Opens a ROS 1 or ROS 2 bag (.bag, .db3, .mcap or the folder of one), and yields its images in recording order.
+
+    Compressed, raw, Bayer and video images become RGB; 16-bit values are scaled to 8 bits. An image that cannot be decoded
+    is left out, with a warning in the log.
+
+    Args:
+        path: The bag.
+        topics: Image topics to read; empty: all cameras.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or has no images or no such topic. Raised by the loop after the last readable
+            image if a part of the bag is damaged.
+    """
+    return _images(BagSource(path, topics=topics))
+
+
+def _images(source: BagSource) -> Iterator[BagImage]:
+    with closing(source):
+        for frame in source.frames():
+            if isinstance(frame, UnreadableFrame):
+                _LOG.warning("image left out", topic=frame.camera, index=frame.index, reason=frame.reason)
+                continue
+            rgb = to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear")
+            yield BagImage(rgb, frame.camera, frame.stamp_ns)
