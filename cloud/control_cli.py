@@ -3,7 +3,6 @@
 import json
 import queue
 import sys
-import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,9 +19,9 @@ from shared.messages import topics
 from shared.messages.control import CONTROL_CONTENT_TYPE, ControlReply, ControlRequest, Verb, pack_request, unpack_reply
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.node_status import NodeState, unpack_status
 from shared.mqtt.broker_options import broker_options, connection_from
 from shared.mqtt.bus import Ack, Bus, Delivery, Properties
+from shared.mqtt.name_guard import online_workers
 from shared.terminal_table import Table
 
 _CHANGE_TIMEOUT_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
@@ -146,27 +145,9 @@ def _check_online(bus: Bus, worker: str) -> None:
     Raises:
         UnknownNameError: it is not online; the message lists the workers that are.
     """
-    online: set[str] = set()
-    found = threading.Event()
-
-    def announced(delivery: Delivery) -> None:
-        names = topics.WORKER_STATUS.names_in(delivery.topic)
-        try:
-            status = unpack_status(delivery.payload)
-        except MessageError:
-            return
-        if names is not None and status.state is NodeState.ONLINE:
-            online.add(names["worker"])
-            if names["worker"] == worker:
-                found.set()
-
-    topic_filter = topics.WORKER_STATUS.filter()
-    bus.subscribe(topic_filter, topics.WORKER_STATUS.qos, announced)
-    try:
-        if not found.wait(_RETAINED_TIMEOUT_S):
-            raise UnknownNameError("worker online by the name", worker, online)
-    finally:
-        bus.unsubscribe(topic_filter)
+    online = online_workers(bus, lambda name, _: name == worker, _RETAINED_TIMEOUT_S)
+    if worker not in online:
+        raise UnknownNameError("worker online by the name", worker, online)
 
 
 def _print(verb: Verb, request: ControlRequest, reply: ControlReply, console: Console) -> None:

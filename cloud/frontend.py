@@ -9,7 +9,7 @@ from shared.registry import Entry
 class Frontend:
     """Base class: accepts frames in one protocol. Built as `Frontend(worker, endpoint)`; a listener binds its port then.
 
-    `worker` is a `cloud.worker_context.WorkerContext`, whose `submission` takes the frames. `endpoint` is the address to
+    `worker` is a `cloud.node.CloudNode`, whose `submission` takes the frames. `endpoint` is the address to
     listen at, `HOST:PORT`, or for MQTT the connection to the broker. A subclass inherits what it does not need.
     """
 
@@ -44,6 +44,6 @@ class Frontend:
 
 FRONTENDS = {  # Import paths: a worker without a gateway needs none of its libraries.
     "mqtt": Entry("cloud.frontends.mqtt:MqttFrontend", "cloud"),
-    "http": Entry("cloud.gateway.http_server:HttpServer", "gateway"),
-    "grpc": Entry("cloud.gateway.grpc_server:GrpcServer", "gateway"),
+    "http": Entry("cloud.gateway.http.server:HttpServer", "gateway"),
+    "grpc": Entry("cloud.gateway.grpc.server:GrpcServer", "gateway"),
 }

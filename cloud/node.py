@@ -8,21 +8,19 @@ from cloud.frontend import FRONTENDS, Frontend
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.frontends.control import Control
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.gateway import raise_file_limit
-from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import GatewayFrontend
+from cloud.gateway.limits import DEFAULT_TIMEOUTS, GatewayTimeouts
 from cloud.models.loader import ModelLoader
 from cloud.models.model_swap import ModelSwap
+from cloud.preflight import raise_file_limit
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
 from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
-from cloud.serving.load_meter import LoadMeter
+from cloud.serving.load_meter import InFlight, LoadMeter
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import InFlight
-from cloud.worker_context import WorkerContext
+from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.inference.model import Model
@@ -30,7 +28,7 @@ from shared.logs import get_logger
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile
-from shared.runtime.threads import ThreadGroup
+from shared.runtime.threads import Counts, ThreadGroup
 
 DRAIN_S = 30.0
 _LOG = get_logger("cloud")
@@ -48,7 +46,7 @@ class CloudNode:
         *,
         session: str,
         loader: ModelLoader | None = None,
-        gateway: GatewaySettings | None = None,
+        timeouts: GatewayTimeouts = DEFAULT_TIMEOUTS,
         drain_s: float = DRAIN_S,
     ) -> None:
         """Builds a worker that serves `models` from the start.
@@ -61,65 +59,49 @@ class CloudNode:
             config: The configuration; the worker has a name.
             session: A random text for this run of the worker.
             loader: Loads further models.
-            gateway: The settings of the gateway, by default those of `config`.
+            timeouts: The times for which the gateway waits for its callers.
             drain_s: The longest wait for each stage when the worker stops.
         """
         assert config.worker is not None
-        process = f"cloud/{config.worker}/{session}"  # The name of this process in stamps.
-        gateway = gateway or GatewaySettings.of(config)
-        self._config = config
+        self.name: str = config.worker
+        self.config = config
+        self.session = session
+        self.timeouts = timeouts
+        self.drain_s = drain_s
+        self._models = models
         self._loader = loader
-        self._drain_s = drain_s
         self._stopped = threading.Event()
         self._stop_reason: SkylaneError | None = None
-        self._threads = ThreadGroup(self._stopped.set)
-        self._admission = Admission(config.max_frames, config.max_bytes)
-        self.served_models = ServedModels()
-        in_flight = InFlight()
-        load_meter = LoadMeter(in_flight, self._admission, self.served_models)
-        self._replier = Replier(config.worker, process, load_meter.load_after)
-        self._postprocessor = Postprocessor(self._replier, config.encoders)
-        self._circuit_breaker = CircuitBreaker()
         self._health = HealthFile(config.health_file)
-        self._models = models
-        self._limits = ImageLimits(max_pixels=config.max_pixels)
-        self.submission = GatewayFrontend(
-            self._admission, self._circuit_breaker, in_flight, self._replier, self.served_models, session=session
+        self.threads = ThreadGroup(self._stopped.set)  # Threads that the node waits for; their faults end it.
+        self.image_limits = ImageLimits(max_pixels=config.max_pixels)
+        process = f"cloud/{config.worker}/{session}"  # The name of this process in stamps.
+        self._admission = Admission(config.max_frames, config.max_bytes)
+        self._circuit_breaker = CircuitBreaker()
+        self.served_models = ServedModels()
+        self.in_flight = InFlight()
+        self.load_meter = LoadMeter(self.in_flight, self._admission, self.served_models)
+        self.replier = Replier(config.worker, process, self.load_meter.load_after)
+        self._postprocessor = Postprocessor(self.replier, config.encoders)
+        self.submission = Submission(
+            self._admission, self._circuit_breaker, self.in_flight, self.replier, self.served_models, session=session
         )
+        self.clock_responder = ClockResponder(config.worker, process)
+        self.authenticator = Authenticator.from_file(config.tokens)
+        self.call_counts = Counts()  # Number of calls by "PROTOCOL CODE", failed ones included.
         self._frontends: dict[str, Frontend] = {"calls": self.submission}  # By name; closed in this order.
         model_swap = ModelSwap(
             self.served_models,
             self._frontends.values(),
-            in_flight,
+            self.in_flight,
             self.start_serving,
-            loader=self._loader,
+            loader=loader,
             is_stopping=self._stopped.is_set,
         )
-        self._control = (
-            Control(config.worker, self.served_models, model_swap, config.operators, errors=self._replier.errors)
+        self.control = (  # None: models cannot be loaded or unloaded.
+            Control(config.worker, self.served_models, model_swap, config.operators, errors=self.replier.errors)
             if config.control
             else None
-        )
-        self._clock_responder = ClockResponder(config.worker, process)
-        self.context = WorkerContext(
-            config=config,
-            session=session,
-            submission=self.submission,
-            in_flight=in_flight,
-            load_meter=load_meter,
-            replier=self._replier,
-            served_models=self.served_models,
-            threads=self._threads,
-            drain_s=drain_s,
-            end=self.end,
-            authenticator=Authenticator.from_file(gateway.tokens),
-            clock_responder=self._clock_responder,
-            control=self._control,
-            settings=gateway,
-            image_limits=self._limits,
-            model_stats=self._replier.stats,
-            request_errors=self._replier.errors,
-            ignored_messages=self._ignored,
         )
 
     @property
@@ -130,7 +112,16 @@ class CloudNode:
     @property
     def counts(self) -> Mapping[str, int]:
         """Number of frames by the status of their reply, and of ignored frames, probes and control requests."""
-        return {**self._replier.counts, **self._ignored()}
+        return {**self.replier.counts, **self.ignored}
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """Number of messages that did not become a request, by kind and reason."""
+        ignored = {f"probe_{reason}": n for reason, n in self.clock_responder.refused.items()}
+        ignored |= {f"frame_{reason}": n for reason, n in self.replier.ignored.items()}
+        if self.control:
+            ignored |= {f"control_refused_{reason}": n for reason, n in self.control.refused.items()}
+        return ignored
 
     @property
     def engine_processes(self) -> Mapping[str, int]:
@@ -140,7 +131,7 @@ class CloudNode:
 
     def fault(self, error: BaseException) -> None:
         """Ends the node because a callback of the bus raised an exception."""
-        self._threads.fault(error)
+        self.threads.fault(error)
 
     def announce(self) -> None:
         """Repeats the announcement of the served models after a reconnect."""
@@ -162,7 +153,7 @@ class CloudNode:
         Raises:
             SkylaneError: an address cannot be bound, or a library is missing.
         """
-        for name, address in self.context.settings.addresses.items():
+        for name, address in self.config.addresses.items():
             if name not in self._frontends:
                 self._open(name, address)
 
@@ -181,7 +172,7 @@ class CloudNode:
         Raises:
             SkylaneError: the broker cannot share frames with another worker, or another worker has the same name.
         """
-        decoder = Decoder(self._admission, self._replier, self.served_models, self._limits)
+        decoder = Decoder(self._admission, self.replier, self.served_models, self.image_limits)
         self.bind()
         for model in self._models:
             self.served_models.set_current(self.start_serving(model))
@@ -189,10 +180,10 @@ class CloudNode:
         stages = self._start(decoder)
         try:
             # Vehicles send probes as soon as the worker is announced.
-            self._clock_responder.open(bus, self._replier.errors)
+            self.clock_responder.open(bus, self.replier.errors)
             self._open("mqtt", bus)
-            if self._control:
-                self._control.open(bus)
+            if self.control:
+                self.control.open(bus)
             raise_file_limit()
             for frontend in self._frontends.values():
                 frontend.start()
@@ -200,7 +191,7 @@ class CloudNode:
             while not self._stopped.wait(0.5):
                 on_tick()
                 is_online = all(frontend.is_online for frontend in self._frontends.values())
-                self._health.update(is_online=is_online and self._replier.errors.is_healthy)
+                self._health.update(is_online=is_online and self.replier.errors.is_healthy)
             _LOG.info("draining", **({"reason": str(self._stop_reason)} if self._stop_reason else {}))
             for frontend in self._frontends.values():
                 frontend.stop()
@@ -209,10 +200,10 @@ class CloudNode:
             for close, threads in stages:
                 close()
                 for thread in threads:
-                    thread.join(self._drain_s)
+                    thread.join(self.drain_s)
             for frontend in self._frontends.values():
                 frontend.close()
-        self._threads.join(self._drain_s)
+        self.threads.join(self.drain_s)
         if self._stop_reason is not None:
             raise self._stop_reason
 
@@ -220,33 +211,33 @@ class CloudNode:
         """Starts the threads that run a model; the caller makes it the current version."""
         batcher = Batcher(
             model,
-            self._replier,
+            self.replier,
             self._admission,
             self._postprocessor,
-            decoders=self._config.decoders,
-            max_wait_ms=self._config.max_wait_ms,
+            decoders=self.config.decoders,
+            max_wait_ms=self.config.max_wait_ms,
             circuit_breaker=self._circuit_breaker,
         )
-        served = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=self._drain_s)
+        served = ServedModel(model, batcher, owns_model=self._loader is not None, drain_s=self.drain_s)
         try:
-            served.start(self._threads)
+            served.start(self.threads)
         except BaseException:
             served.close()
             raise
         return served
 
     def _open(self, name: str, endpoint: str | Bus) -> None:
-        self._frontends[name] = load("frontend", FRONTENDS, name)(self.context, endpoint)
+        self._frontends[name] = load("frontend", FRONTENDS, name)(self, endpoint)
 
     def _start(self, decoder: Decoder) -> list[PipelineStage]:
         """Starts all threads; returns the stages in the order in which they must be closed."""
-        start = self._threads.start
+        start = self.threads.start
         control: list[PipelineStage] = []
-        if self._control:
-            bodies = {"control": self._control.run_queries, "loading": self._control.run_changes}
-            control = [(self._control.close, [start(name, body) for name, body in bodies.items()])]
-        encoders = [start(f"postprocess-{i}", self._postprocessor.run) for i in range(self._config.encoders)]
-        decoders = [start(f"decoder-{i}", decoder.run) for i in range(self._config.decoders)]
+        if self.control:
+            bodies = {"control": self.control.run_queries, "loading": self.control.run_changes}
+            control = [(self.control.close, [start(name, body) for name, body in bodies.items()])]
+        encoders = [start(f"postprocess-{i}", self._postprocessor.run) for i in range(self.config.encoders)]
+        decoders = [start(f"decoder-{i}", decoder.run) for i in range(self.config.decoders)]
         return [
             *control,
             (self._admission.close, decoders),
@@ -258,12 +249,4 @@ class CloudNode:
     def _abandon(self) -> None:
         """Ends decoders that still wait for a slot: closed batchers have none."""
         if frames := self._admission.abandon():
-            _LOG.warning("frames left to their vehicles", frames=frames, seconds=self._drain_s)
-
-    def _ignored(self) -> Mapping[str, int]:
-        """Number of messages that did not become a request, by kind and reason."""
-        ignored = {f"probe_{reason}": n for reason, n in self._clock_responder.refused.items()}
-        ignored |= {f"frame_{reason}": n for reason, n in self._replier.ignored.items()}
-        if self._control:
-            ignored |= {f"control_refused_{reason}": n for reason, n in self._control.refused.items()}
-        return ignored
+            _LOG.warning("frames left to their vehicles", frames=frames, seconds=self.drain_s)

@@ -4,20 +4,19 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cloud.config import CloudConfig
-from cloud.frame_log import CountSummary
 from cloud.frontends.mqtt import worker_will
-from cloud.gateway.gateway import check_settings
-from cloud.gateway.settings import GatewaySettings
 from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
 from cloud.node import CloudNode
+from cloud.preflight import check_gateway, warn_if_pids_limit_is_low
 from cloud.replicas import Replicas, stop_with_parent
-from cloud.thread_budget import warn_if_pids_limit_is_low
+from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.model import Model
 from shared.logs import READY, RateLimitedLogger, get_logger
@@ -36,6 +35,26 @@ class NothingServedError(SkylaneError):
     """No model of the repository can be loaded."""
 
 
+class CountSummary:
+    """Logs the growth of a worker's counts periodically."""
+
+    def __init__(self, period_s: float = 60.0) -> None:
+        self._period_ns = round(period_s * 1e9)
+        self._counts: dict[str, int] = {}
+        self._logged_ns = clock.now_ns()
+
+    def update(self, counts: Mapping[str, int]) -> None:
+        """Logs the summary if the period is over and a count has grown."""
+        now_ns = clock.now_ns()
+        if now_ns - self._logged_ns < self._period_ns:
+            return
+        grown = {name: count - self._counts.get(name, 0) for name, count in sorted(counts.items())}
+        changed = {name: growth for name, growth in grown.items() if growth}
+        if changed:
+            _LOG.info("summary", seconds=round((now_ns - self._logged_ns) / 1e9), **changed)
+        self._counts, self._logged_ns = dict(counts), now_ns
+
+
 def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False) -> None:
     """Runs a worker, or its replicas, until a termination signal.
 
@@ -49,7 +68,7 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
     """
     assert config.worker is not None
     if config.addresses:
-        check_settings(GatewaySettings.of(config))
+        check_gateway(config)
     if config.replicas > 1:
         replicas = Replicas(config, config.worker, resources)
         on_termination_signals(lambda *_: replicas.stop())

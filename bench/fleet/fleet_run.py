@@ -29,7 +29,7 @@ from bench.fleet.run_record import (
 )
 from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedReply
 from bench.harness import alternating
-from cloud.gateway.gateway import raise_file_limit
+from cloud.preflight import raise_file_limit
 from edge.config import EdgeConfig
 from edge.pacing.arrivals import poisson_ns, uniform_ns
 from edge.workers.worker_clocks import WorkerClocks

@@ -3,45 +3,22 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from contextlib import suppress
 from functools import partial
 
-from cloud.request_errors import RequestErrors
+from cloud.errors import ApiError, ErrorCode, InvalidError, RequestErrors
+from cloud.gateway.limits import TokenBucket
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.messages import topics
-from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
+from shared.messages.clock_probes import MAX_PROBE_BYTES, Echo, pack_echo, unpack_probe
 from shared.messages.msgpack_reader import MessageError
 from shared.mqtt.bus import Bus, Delivery
 from shared.runtime.threads import Counts
 
-_BURST = 40.0  # Probes that a vehicle may send at once; it starts with 16.
+_BURST = 40  # Probes that a vehicle may send at once; it starts with 16.
 _RATE_HZ = 10.0  # Probes per second afterwards; a vehicle sends two.
 _MAX_VEHICLES = 1024
-
-
-class ProbeRefusal(StrEnum):
-    """The reason why a probe gets no reply."""
-
-    TOO_OFTEN = "too_often"
-    UNREADABLE = "unreadable"
-
-
-@dataclass(slots=True)
-class _TokenBucket:
-    """The rate limit of one vehicle."""
-
-    tokens: float
-    updated_ns: int
-
-    def take(self, now_ns: int) -> bool:
-        self.tokens = min(_BURST, self.tokens + (now_ns - self.updated_ns) / 1e9 * _RATE_HZ)
-        self.updated_ns = now_ns
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
 
 
 class ClockResponder:
@@ -51,9 +28,7 @@ class ClockResponder:
         """`node` is the name of this process in stamps."""
         self._worker = worker
         self._node = node
-        self._buckets: OrderedDict[str, _TokenBucket] = (
-            OrderedDict()
-        )  # Buckets by vehicle; the most recent one is the last.
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()  # By vehicle; the most recent one is the last.
         self._lock = threading.Lock()
         self._refused = Counts()
 
@@ -67,16 +42,26 @@ class ClockResponder:
         handler = errors.guarded("probe", partial(self._received, bus))
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, handler)
 
-    def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes | ProbeRefusal:
-        """Returns the packed reply to a packed probe, or counts and returns the reason for a refusal."""
+    def echo_call(self, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
+        """Same as `echo`, for the probe of a call, which may have any size."""
+        if len(probe) > MAX_PROBE_BYTES:
+            raise ApiError(ErrorCode.TOO_LARGE, f"a probe of {len(probe)} bytes: send at most {MAX_PROBE_BYTES}")
+        return self.echo(vehicle, bytes(probe), received_ns)
+
+    def echo(self, vehicle: str, payload: Buffer, received_ns: int) -> bytes:
+        """Returns the packed reply to a packed probe.
+
+        Raises:
+            ApiError: the probe is malformed, or one of too many; it has been counted.
+        """
         if not self._is_allowed(vehicle, received_ns):
-            self._refused.add(ProbeRefusal.TOO_OFTEN)
-            return ProbeRefusal.TOO_OFTEN
+            self._refused.add("too_often")
+            raise ApiError(ErrorCode.BUSY, "too many probes: send at most two per second")
         try:
             probe = unpack_probe(payload)
-        except MessageError:
-            self._refused.add(ProbeRefusal.UNREADABLE)
-            return ProbeRefusal.UNREADABLE
+        except MessageError as error:
+            self._refused.add("unreadable")
+            raise InvalidError("the probe is malformed: send a packed Probe message") from error
         return pack_echo(
             Echo(
                 session=probe.session,
@@ -94,13 +79,13 @@ class ClockResponder:
             self._refused.add("topic")
             return
         vehicle = names["vehicle"]  # Verified by the broker's access control.
-        reply = self.echo(vehicle, delivery.payload, delivery.received_ns)
-        if isinstance(reply, bytes):
+        with suppress(ApiError):
+            reply = self.echo(vehicle, delivery.payload, delivery.received_ns)
             bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), reply, qos=topics.ECHOES.qos)
 
     def _is_allowed(self, vehicle: str, now_ns: int) -> bool:
         with self._lock:
-            bucket = self._buckets.setdefault(vehicle, _TokenBucket(_BURST, now_ns))
+            bucket = self._buckets.setdefault(vehicle, TokenBucket(_RATE_HZ, _BURST))
             self._buckets.move_to_end(vehicle)
             if len(self._buckets) > _MAX_VEHICLES:
                 self._buckets.popitem(last=False)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
+from cloud.errors import RequestErrors
 from cloud.models.model_swap import ModelSwap, ModelSwapError
-from cloud.request_errors import RequestErrors
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from itertools import islice
 
-from cloud.worker_context import WorkerContext
+from cloud.node import CloudNode
 from shared import clock
 from shared.messages.load import LoadReport, pack_load
 from shared.messages.msgpack_reader import MAX_ITEMS
@@ -22,9 +22,9 @@ class LoadReports:
     the next change.
     """
 
-    def __init__(self, worker: WorkerContext, bus: Bus, may_publish: Callable[[], bool]) -> None:
+    def __init__(self, worker: CloudNode, bus: Bus, may_publish: Callable[[], bool]) -> None:
         """`may_publish` returns False while the worker is not online, or if another process has its name."""
-        self._context = worker
+        self._node = worker
         self._bus = bus
         self._may_publish = may_publish
         self._topic = LOADS.of(worker=worker.name)
@@ -36,8 +36,8 @@ class LoadReports:
 
     def start(self) -> None:
         """Starts the thread that publishes the reports."""
-        self._context.in_flight.watch(self._woken.set)
-        self._thread = self._context.threads.start("load-reports", self._run)
+        self._node.in_flight.watch(self._woken.set)
+        self._thread = self._node.threads.start("load-reports", self._run)
 
     def repeat(self) -> None:
         """Makes a report due, because the models or the connection have changed."""
@@ -51,7 +51,7 @@ class LoadReports:
         self._closed.set()
         self._woken.set()
         if self._thread:
-            self._thread.join(self._context.drain_s)
+            self._thread.join(self._node.drain_s)
         if self._may_publish():
             self._bus.publish(self._topic, b"", qos=LOADS.qos, retained=True)
 
@@ -76,10 +76,10 @@ class LoadReports:
     def _publish(self) -> None:
         self._was_busy = self._is_busy
         self._full_ns = max(self._full_ns, clock.now_ns()) + _INTERVAL_NS
-        models = dict(islice(self._context.load_meter.loads().items(), MAX_ITEMS))
-        report = LoadReport(self._context.session, models)
+        models = dict(islice(self._node.load_meter.loads().items(), MAX_ITEMS))
+        report = LoadReport(self._node.session, models)
         self._bus.publish(self._topic, pack_load(report), qos=LOADS.qos, retained=True)
 
     @property
     def _is_busy(self) -> bool:
-        return self._context.in_flight.total > 0
+        return self._node.in_flight.total > 0

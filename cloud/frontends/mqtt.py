@@ -3,16 +3,15 @@
 The network thread only stamps and submits a frame.
 """
 
-import queue
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 from cloud.frontend import Frontend
 from cloud.frontends.load_reports import LoadReports
+from cloud.node import CloudNode
 from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
-from cloud.worker_context import WorkerContext
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
@@ -22,7 +21,7 @@ from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId, TopicNameError
 from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will
-from shared.mqtt.name_guard import NameGuard
+from shared.mqtt.name_guard import NameGuard, online_workers
 from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 
@@ -53,8 +52,8 @@ def worker_will(worker: str, session: str) -> Will:
 class MqttFrontend(Frontend):
     """Subscribes to the frames of the served models and publishes the replies."""
 
-    def __init__(self, worker: WorkerContext, bus: Bus) -> None:
-        self._context = worker
+    def __init__(self, worker: CloudNode, bus: Bus) -> None:
+        self._node = worker
         self._bus = bus
         self._submission = worker.submission
         self._replier = worker.replier
@@ -85,7 +84,7 @@ class MqttFrontend(Frontend):
             SecondWorkerError: the broker supports MQTT 3.1.1 only and another worker serves one of the models.
             AnnouncementError: see `check_cards`.
         """
-        self._refusing = self._context.threads.start("refusals", self._send_refusals)
+        self._refusing = self._node.threads.start("refusals", self._send_refusals)
         self.check_cards(self._served_models.cards())
         models = self._served_models.names
         self._check_alone(models)
@@ -104,7 +103,7 @@ class MqttFrontend(Frontend):
             AnnouncementError: the message would be too large.
         """
         capacity = self._submission.admission.max_frames
-        payload = pack_status(NodeStatus(NodeState.ONLINE, self._context.session, capacity, tuple(cards)))
+        payload = pack_status(NodeStatus(NodeState.ONLINE, self._node.session, capacity, tuple(cards)))
         problem = f"{len(payload)} bytes" if len(payload) > self._bus.max_payload_bytes - _RESERVED_BYTES else ""
         try:
             unpack_status(payload)
@@ -145,7 +144,7 @@ class MqttFrontend(Frontend):
                 pack_status(
                     NodeStatus(
                         self._state,
-                        self._context.session,
+                        self._node.session,
                         self._submission.admission.max_frames,
                         tuple(card for card in cards if card.name in self._subscribed),
                         self._claim.age_ms,
@@ -171,7 +170,7 @@ class MqttFrontend(Frontend):
         self._load_reports.close()
         self._refused.close()
         if self._refusing:
-            self._refusing.join(self._context.drain_s)
+            self._refusing.join(self._node.drain_s)
         self._claim.close()
         self._state = NodeState.OFFLINE
         self.announce()
@@ -195,7 +194,7 @@ class MqttFrontend(Frontend):
     def _filter(self, model: str) -> str:
         topic_filter = topics.FRAMES.filter(model=model)
         return (
-            topics.shared(self._context.config.group, topic_filter)
+            topics.shared(self._node.config.group, topic_filter)
             if self._bus.supports_shared_subscriptions
             else topic_filter
         )
@@ -203,7 +202,7 @@ class MqttFrontend(Frontend):
     def _subscribe(self, model: str) -> None:
         self._subscribed.add(model)
         self._ever_subscribed.add(model)
-        self._bus.subscribe(self._filter(model), self._context.config.qos, self._handler)
+        self._bus.subscribe(self._filter(model), self._node.config.qos, self._handler)
 
     def _unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribes and announces it; returns once the broker has acknowledged it, or after a timeout."""
@@ -266,7 +265,7 @@ class MqttFrontend(Frontend):
         self._bus.publish(
             topic,
             pack_result(message),
-            qos=self._context.config.qos,
+            qos=self._node.config.qos,
             properties=Properties(
                 content_type=RESULT_CONTENT_TYPE, correlation=str(message.id).encode(), traceparent=traceparent
             ),
@@ -276,27 +275,14 @@ class MqttFrontend(Frontend):
         """Without shared subscriptions, two workers of one model would both reply to every frame."""
         if self._bus.supports_shared_subscriptions:
             return
-        others: queue.SimpleQueue[str] = queue.SimpleQueue()
-        found = threading.Event()
 
-        def announced(delivery: Delivery) -> None:
-            names = topics.WORKER_STATUS.names_in(delivery.topic)
-            if names is None or names["worker"] == self._worker:
-                return
-            try:
-                status = unpack_status(delivery.payload)
-            except MessageError:
-                return
-            if status.state is NodeState.ONLINE and any(card.name in models for card in status.cards):
-                others.put(names["worker"])
-                found.set()
+        def is_rival(name: str, status: NodeStatus) -> bool:
+            return name != self._worker and any(card.name in models for card in status.cards)
 
-        self._bus.subscribe(topics.WORKER_STATUS.filter(), topics.WORKER_STATUS.qos, announced)
-        found.wait(_RETAINED_TIMEOUT_S)
-        self._bus.unsubscribe(topics.WORKER_STATUS.filter())
-        if not others.empty():
+        online = online_workers(self._bus, is_rival, _RETAINED_TIMEOUT_S)
+        if rivals := [name for name, status in online.items() if is_rival(name, status)]:
             raise SecondWorkerError(
-                f"worker {others.get()!r} already serves {', '.join(models)} and this broker supports MQTT 3.1.1 only, "
+                f"worker {rivals[0]!r} already serves {', '.join(models)} and this broker supports MQTT 3.1.1 only, "
                 "which cannot share frames between workers: use Mosquitto, or stop the other worker"
             )
 

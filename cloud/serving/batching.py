@@ -13,7 +13,7 @@ from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, TOO_LATE, Request
+from cloud.serving.request import EXPIRED_BEFORE_INFERENCE, TOO_LATE, Request
 from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.engine import ModelUnavailableError
@@ -282,10 +282,8 @@ class Batcher:
         """Checks if a frame can still be used by its client, and refuses it if not."""
         if reason := self._circuit_breaker.reason(request.vehicle):
             self._replier.refuse(request, Status.REJECTED, reason)
-        elif not request.is_wanted():
-            self._replier.refuse(request, *CLIENT_GONE)
-        elif request.deadline.is_expired():
-            self._replier.refuse(request, Status.EXPIRED, "the deadline passed before inference")
+        elif refusal := request.refusal(EXPIRED_BEFORE_INFERENCE):
+            self._replier.refuse(request, *refusal)
         elif not self._ends_in_time(request.deadline, 0, 1, others_wait=others_wait):
             self._replier.refuse(request, *TOO_LATE)
         else:

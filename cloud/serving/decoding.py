@@ -4,7 +4,7 @@ import numpy as np
 
 from cloud.serving.admission import Admission
 from cloud.serving.replies import Replier
-from cloud.serving.request import CLIENT_GONE, EXPIRED_IN_QUEUE, TOO_LATE, Refusal, Request
+from cloud.serving.request import EXPIRED_IN_QUEUE, TOO_LATE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -62,10 +62,8 @@ class Decoder:
 
     def _choose(self, request: Request) -> ServedModel | Refusal | None:
         """Reserves a slot for a frame and returns its model, or a refusal; None while the batcher has no free slot."""
-        if request.deadline.is_expired():
-            return EXPIRED_IN_QUEUE
-        if not request.is_wanted():
-            return CLIENT_GONE
+        if refusal := request.refusal(EXPIRED_IN_QUEUE):
+            return refusal
         try:
             served = self._served_models.find(request.model, request.header.version)
         except MessageError as error:

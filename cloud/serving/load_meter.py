@@ -1,13 +1,55 @@
 """The load of the worker by model, as replies, load reports and metrics show it."""
 
-from collections.abc import Mapping
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from cloud.serving.admission import Admission
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from cloud.serving.submission import InFlight
 from shared.messages.field_types import MAX_MS
 from shared.messages.load import WorkerLoad
+
+
+class InFlight:
+    """Counts the requests that were submitted and have no reply yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.total = 0  # Requests of all models.
+        self._by_model: Counter[str] = Counter()  # Zero counts are deleted, because clients choose the model names.
+        self._condition = threading.Condition()
+        self._on_crossing: Callable[[], None] = lambda: None
+
+    def watch(self, on_crossing: Callable[[], None]) -> None:
+        """Calls `on_crossing` whenever the worker becomes idle or busy; it must return quickly."""
+        self._on_crossing = on_crossing
+
+    def add(self, request: Request) -> None:
+        """Counts a request until it is finished."""
+        request.on_finished = partial(self._finished, request.model)
+        with self._condition:
+            self._by_model[request.model] += 1
+            self.total += 1
+            became_busy = self.total == 1
+        if became_busy:
+            self._on_crossing()
+
+    def wait_until_idle(self, model: str, timeout_s: float) -> bool:
+        """Waits until no request for a model is in flight; returns False after the timeout."""
+        with self._condition:
+            return self._condition.wait_for(lambda: model not in self._by_model, timeout_s)
+
+    def _finished(self, model: str) -> None:
+        with self._condition:
+            self.total -= 1
+            became_idle = not self.total
+            self._by_model[model] -= 1
+            if not self._by_model[model]:
+                del self._by_model[model]
+                self._condition.notify_all()
+        if became_idle:
+            self._on_crossing()
 
 
 class LoadMeter:

@@ -58,7 +58,7 @@ class Postprocessor:
         assert request.outputs is not None
         begin_ns = clock.now_ns()
         try:
-            if request.reply_with_outputs:
+            if request.wants_outputs:
                 request.stamp(Stage.POSTPROCESSED)
                 self._replier.outputs(request, model.card, request.outputs)
             else:

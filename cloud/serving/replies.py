@@ -1,21 +1,73 @@
-"""Replies: builds, sends and counts the one reply that each frame gets."""
+"""Replies: builds, sends, counts and logs the one reply that each frame gets."""
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cloud.frame_log import WorkerFrameLog
-from cloud.request_errors import RequestErrors
+from cloud.errors import RequestErrors
 from cloud.serving.model_stats import ServingStats
 from cloud.serving.request import Request
-from shared.encoding.compression import Buffer
 from shared.errors import SkylaneError
 from shared.inference.engine import Outputs
-from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.logs import RateLimitedLogger, get_logger
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.runtime.threads import Counts
 from shared.stages import Stage, Stamp
 from shared.task import task_named
+
+_MAX_SESSIONS = 1024  # Known sessions of vehicles; beyond this limit, the least recent one is forgotten.
+_LOG = get_logger("cloud")
+
+
+class WorkerFrameLog:
+    """Logs what happens to frames, with a rate limit per vehicle and status. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._joined = RateLimitedLogger(_LOG)
+        self._refused = RateLimitedLogger(_LOG)
+
+    def replied(self, request: Request, message: ResultMessage) -> None:
+        """Logs the first reply to a session of a vehicle, and every refusal."""
+        frame_id = message.id
+        session = (frame_id.vehicle, frame_id.session)
+        with self._lock:
+            is_new = session not in self._sessions
+            self._sessions[session] = None
+            self._sessions.move_to_end(session)
+            if len(self._sessions) > _MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        if is_new:
+            self._joined.info(session, "vehicle joined", vehicle=frame_id.vehicle, session=frame_id.session)
+        if message.status is not Status.ANSWERED:
+            self._refused.warning(
+                (message.status, frame_id.vehicle),
+                f"frame {message.status.value}",
+                vehicle=frame_id.vehicle,
+                camera=frame_id.camera,
+                frame_id=str(frame_id),
+                model=request.model,
+                reason=message.reason,
+            )
+
+    def unreadable(self, request: Request, reason: str) -> None:
+        """Logs a frame that got no reply because its id is unreadable."""
+        self._refused.warning(
+            ("unreadable", request.vehicle),
+            "frame unreadable",
+            vehicle=request.vehicle,
+            camera=request.camera,
+            model=request.model,
+            reason=reason,
+        )
+
+    def ignored(self, reason: str, topic: str) -> None:
+        """Logs a message without a reply; `reason` is a key of `Replier.ignored`."""
+        self._refused.warning(("ignored", reason), "frame ignored", reason=reason, topic=topic)
 
 
 class ReplyTooLargeError(SkylaneError):
@@ -76,9 +128,7 @@ class Replier:
             data = bytes(data)  # A view would keep the results of the whole batch in memory.
         request.stamp(Stage.MASK_ENCODED)
         shape = (result.shape[0], result.shape[1]) if task.has_shape else None
-        reply = self._answered(request, message, card, shape, data)
-        request.reply(reply)
-        self._finish(request, reply)
+        self._answer(request, card, shape=shape, codec=message.options.mask_codec, data=data)
 
     def outputs(self, request: Request, card: ModelCard, outputs: Outputs) -> None:
         """Replies with the raw outputs of the model; the message has all other fields of a reply.
@@ -86,18 +136,14 @@ class Replier:
         Raises:
             ReplyTooLargeError: the outputs are larger than the request allows.
         """
-        message, reply_with_outputs = request.message, request.reply_with_outputs
-        assert message is not None
-        assert reply_with_outputs is not None
+        assert request.message is not None
         size = sum(values.nbytes for values in outputs.values())
         if size > request.max_reply_bytes:
             raise ReplyTooLargeError(
                 f"outputs of {size} bytes exceed the limit of {request.max_reply_bytes} for a reply: ask for fewer"
             )
         request.stamp(Stage.MASK_ENCODED)
-        reply = self._answered(request, message, card, None, b"")
-        reply_with_outputs(reply, outputs)
-        self._finish(request, reply)
+        self._answer(request, card, outputs, codec=request.message.options.mask_codec)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Replies without a result; a frame without a readable id is only counted."""
@@ -106,18 +152,7 @@ class Replier:
             self.log.unreadable(request, reason)
             request.finish()
             return
-        refusal = ResultMessage(
-            id=request.id,
-            attempt=request.message.attempt if request.message else request.header.attempt,
-            status=status,
-            worker=self._worker,
-            reason=reason[:500],
-            model=request.model,
-            geometry=request.message.geometry if request.message else None,
-            batch_size=request.batch_size,
-            load=self._load_after(request),
-            stamps=self._stamps(request),
-        )
+        refusal = self._message(request, status, reason=reason[:500], model=request.model)
         try:
             request.reply(refusal)
         except Exception as error:  # noqa: BLE001  No other reply is possible.
@@ -129,26 +164,33 @@ class Replier:
         self.errors.record(stage, error)
         self.refuse(request, Status.FAILED, f"internal error in {stage} ({type(error).__name__}): see the worker's log")
 
-    def _answered(
-        self, request: Request, message: FrameMessage, card: ModelCard, shape: tuple[int, int] | None, data: Buffer
-    ) -> ResultMessage:
-        return ResultMessage(
-            id=message.id,
-            attempt=message.attempt,
-            status=Status.ANSWERED,
-            worker=self._worker,
+    def _answer(self, request: Request, card: ModelCard, *outputs: Outputs, **fields: Any) -> None:
+        reply = self._message(
+            request,
+            Status.ANSWERED,
             model=card.name,
             model_version=card.version,
             model_sha256=card.sha256,
             engine=f"{card.engine} {card.precision}",
             task=card.task,
-            geometry=message.geometry,
-            shape=shape,
-            codec=message.options.mask_codec,
-            data=data,
+            **fields,
+        )
+        request.reply(reply, *outputs)
+        self._finish(request, reply)
+
+    def _message(self, request: Request, status: Status, **fields: Any) -> ResultMessage:
+        assert request.id is not None
+        message = request.message
+        return ResultMessage(
+            id=request.id,
+            attempt=message.attempt if message else request.header.attempt,
+            status=status,
+            worker=self._worker,
+            geometry=message.geometry if message else None,
             batch_size=request.batch_size,
             load=self._load_after(request),
             stamps=self._stamps(request),
+            **fields,
         )
 
     def _stamps(self, request: Request) -> tuple[Stamp, ...]:

@@ -8,7 +8,7 @@ from shared import clock
 from shared.encoding.compression import Buffer
 from shared.inference.engine import Outputs
 from shared.messages.deadline import Deadline
-from shared.messages.frame import FrameMessage, ResultMessage, Status
+from shared.messages.frame import FrameMessage, Status
 from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
 from shared.messages.topics import FrameId
 from shared.stages import Stage
@@ -23,6 +23,7 @@ class Refusal(NamedTuple):
 
 CLIENT_GONE = Refusal(Status.EXPIRED, "the client no longer waits for the result")
 EXPIRED_IN_QUEUE = Refusal(Status.EXPIRED, "the deadline passed while the frame waited")
+EXPIRED_BEFORE_INFERENCE = Refusal(Status.EXPIRED, "the deadline passed before inference")
 TOO_LATE = Refusal(Status.EXPIRED, "inference would end after the deadline")
 
 
@@ -38,7 +39,7 @@ class Request:
     vehicle: str  # Authenticated by the broker or by the gateway.
     camera: str
     model: str
-    reply: Callable[[ResultMessage], None]  # Sends the reply to the client.
+    reply: Callable[..., None]  # Sends the reply, a ResultMessage, to the client; then the outputs, if it wants them.
     times: dict[Stage, int]  # Nanoseconds by stage; RECEIVED is the first.
     max_reply_bytes: int
     correlation: FrameId | None = None  # The recipient of a refusal if the payload cannot be read.
@@ -48,9 +49,7 @@ class Request:
     image: Any = None  # The decoded image: uint8 H×W×3 in the colour order of the model.
     batch_size: int = 0
     refuse: Callable[["Request", Refusal], None] = _no_refuse  # Sends a refusal without blocking `submit`.
-    reply_with_outputs: Callable[[ResultMessage, Outputs], None] | None = (
-        None  # Replaces `reply` for raw model outputs.
-    )
+    wants_outputs: bool = False  # The raw outputs of the model instead of a result.
     is_wanted: Callable[[], bool] = lambda: True  # True if the client still waits for the result.
     on_finished: Callable[[], None] | None = None  # Called once, after the reply or when the request is dropped.
 
@@ -68,6 +67,12 @@ class Request:
     def deadline(self) -> Deadline:
         """The deadline of the client, by this node's clock."""
         return (self.message or self.header).deadline
+
+    def refusal(self, expired: Refusal) -> Refusal | None:
+        """The reason why the client cannot use a result any more: `expired` after the deadline, or that it has gone."""
+        if self.deadline.is_expired():
+            return expired
+        return None if self.is_wanted() else CLIENT_GONE
 
     def stamp(self, stage: Stage) -> None:
         """Records the current time as the end of a stage."""

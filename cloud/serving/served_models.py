@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from cloud.serving.batching import Batcher
 from shared.inference.model import Model
@@ -56,36 +54,23 @@ class ServedModel:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """The served models at one moment. It is replaced as a whole, so that readers need no lock."""
-
-    by_key: Mapping[tuple[str, str], ServedModel] = field(default_factory=lambda: MappingProxyType({}))
-    current: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # Version by model.
-
-    def is_current(self, served: ServedModel) -> bool:
-        return self.current.get(served.key[0]) == served.key[1]
-
-
 class ServedModels:
     """The served models by name and version. Any thread may read it; changes take a lock."""
 
     def __init__(self) -> None:
-        self._snapshot = _Snapshot()
+        # The versions of each model, the current one first. It is replaced as a whole, so that readers need no lock.
+        self._versions: Mapping[str, tuple[ServedModel, ...]] = {}
         self._lock = threading.Lock()
 
     @property
     def all(self) -> tuple[ServedModel, ...]:
         """All versions, sorted by name; the current version of each model is the first."""
-        snapshot = self._snapshot
-        return tuple(
-            sorted(snapshot.by_key.values(), key=lambda served: (served.key[0], not snapshot.is_current(served)))
-        )
+        return tuple(served for _, versions in sorted(self._versions.items()) for served in versions)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the models, sorted."""
-        return tuple(sorted(self._snapshot.current))
+        return tuple(sorted(self._versions))
 
     def cards(self) -> tuple[ModelCard, ...]:
         """The cards of all versions, in the order of `all`."""
@@ -93,7 +78,8 @@ class ServedModels:
 
     def is_current(self, served: ServedModel) -> bool:
         """True if this version serves frames that name no version."""
-        return self._snapshot.is_current(served)
+        current = self.get(served.card.name, None)
+        return current is not None and current.key == served.key
 
     def find(self, model: str, version: str | None) -> ServedModel:
         """Returns a version of a model, without `version` the current one.
@@ -110,10 +96,8 @@ class ServedModels:
 
     def get(self, model: str, version: str | None) -> ServedModel | None:
         """Same as `find`, but returns None if it is not served."""
-        snapshot = self._snapshot
-        if version is None:
-            version = snapshot.current.get(model)
-        return None if version is None else snapshot.by_key.get((model, version))
+        versions = self._versions.get(model, ())
+        return next((served for served in versions if version in (None, served.card.version)), None)
 
     def set_current(self, served: ServedModel, *, keep: bool = False) -> tuple[ServedModel, ...]:
         """Makes a version the current one of its model, atomically; returns the versions that the caller must close.
@@ -121,16 +105,13 @@ class ServedModels:
         Those are the previous one, unless `keep` is set, and another one with the same version.
         """
         with self._lock:
-            snapshot = self._snapshot
-            model, version = served.key
-            by_key = dict(snapshot.by_key)
-            previous = snapshot.current.get(model)
-            replaced = [by_key.pop(served.key, None)]
-            if previous is not None and previous != version and not keep:
-                replaced.append(by_key.pop((model, previous)))
-            by_key[served.key] = served
-            self._snapshot = _Snapshot(by_key, {**snapshot.current, model: version})
-        return tuple(other for other in replaced if other not in (None, served))
+            versions = self._versions.get(served.card.name, ())
+            replaced = [other for other in versions if other.key == served.key]
+            kept = [other for other in versions[1:] if other.key != served.key]
+            if versions and versions[0].key != served.key:
+                (kept if keep else replaced).append(versions[0])
+            self._versions = {**self._versions, served.card.name: (served, *kept)}
+        return tuple(other for other in replaced if other is not served)
 
     def remove(self, model: str, version: str | None = None) -> tuple[ServedModel, ...]:
         """Removes one or all versions of a model; returns those that the caller must close.
@@ -138,21 +119,17 @@ class ServedModels:
         If the current version is removed, the highest remaining one becomes the current version.
         """
         with self._lock:
-            snapshot = self._snapshot
-            removed = [
-                served for key, served in snapshot.by_key.items() if key[0] == model and version in (None, key[1])
-            ]
-            by_key = {key: served for key, served in snapshot.by_key.items() if served not in removed}
-            current = dict(snapshot.current)
-            if (model, current.get(model)) not in by_key:
-                current.pop(model, None)
-                kept = [key[1] for key in by_key if key[0] == model]
-                if kept:
-                    current[model] = max(kept, key=version_rank)
-            self._snapshot = _Snapshot(by_key, current)
-        return tuple(removed)
+            versions = self._versions.get(model, ())
+            removed = tuple(served for served in versions if version in (None, served.card.version))
+            kept = [served for served in versions if served not in removed]
+            if kept and kept[0] is not versions[0]:
+                highest = max(kept, key=lambda served: version_rank(served.card.version))
+                kept = [highest, *(served for served in kept if served is not highest)]
+            others = {name: served for name, served in self._versions.items() if name != model}
+            self._versions = {**others, model: tuple(kept)} if kept else others
+        return removed
 
     def close(self) -> None:
         """Closes every served model."""
-        for served in self._snapshot.by_key.values():
+        for served in self.all:
             served.close()

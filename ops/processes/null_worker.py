@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import worker_will
-from cloud.gateway.settings import GatewaySettings
 from cloud.node import CloudNode
 from ops.processes.child import BenchError, Child, reply
 from ops.processes.child import settings as child_settings
@@ -214,8 +213,8 @@ def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0
     answers = tuple(map(Path, settings.pop("answers", ())))
     worker = NullWorkerSettings(**(settings | paths), answers=answers)
     session, name = uuid.uuid4().hex[:12], worker.worker
-    gateway = GatewaySettings(http=worker.http, grpc=worker.grpc)
-    node = CloudNode([null_model(worker)], CloudConfig(worker=name), session=session, gateway=gateway)
+    config = CloudConfig(worker=name, http=worker.http, grpc=worker.grpc)
+    node = CloudNode([null_model(worker)], config, session=session)
     bus = BrokerOptions(broker, certs=worker.certs).open(
         client_id("worker", name),
         worker_will(name, session),

@@ -1,4 +1,4 @@
-"""Ensures that only one process runs under a node's name.
+"""Ensures that only one process runs under a node's name, and finds the workers that are online.
 
 A node subscribes to its own status topic. It answers another process's status there by publishing its own status again,
 so that the broker retains the status of a live process even if the will of a dead predecessor arrives late. Of two live
@@ -42,6 +42,28 @@ def client_id(role: str, name: str) -> str:
     publish theirs.
     """
     return f"skylane-{role}-{name}-{secrets.token_hex(_SECRET_BYTES)}"
+
+
+def online_workers(bus: Bus, is_sought: Callable[[str, NodeStatus], bool], timeout_s: float) -> dict[str, NodeStatus]:
+    """Returns the retained statuses of the workers that are online, by name; ends early once one `is_sought`."""
+    online: dict[str, NodeStatus] = {}
+    found = threading.Event()
+
+    def announced(delivery: Delivery) -> None:
+        names = WORKER_STATUS.names_in(delivery.topic)
+        try:
+            status = unpack_status(delivery.payload)
+        except MessageError:
+            return
+        if names is not None and status.state is NodeState.ONLINE:
+            online[names["worker"]] = status
+            if is_sought(names["worker"], status):
+                found.set()
+
+    bus.subscribe(WORKER_STATUS.filter(), WORKER_STATUS.qos, announced)
+    found.wait(timeout_s)
+    bus.unsubscribe(WORKER_STATUS.filter())
+    return dict(online)
 
 
 class NameGuard:

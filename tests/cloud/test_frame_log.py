@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from cloud.frame_log import CountSummary, WorkerFrameLog
+from cloud.run import CountSummary
+from cloud.serving.replies import WorkerFrameLog
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from tests.support.tiny_model import frame

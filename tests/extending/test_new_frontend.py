@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cloud.frontend import FRONTENDS, Frontend
-from cloud.worker_context import WorkerContext
+from cloud.node import CloudNode
 from shared import clock
 from shared.imaging import mask_codecs
 from shared.imaging.frames import Layout
@@ -25,7 +25,7 @@ IMAGE_BYTES = HEIGHT * WIDTH * 3
 class SocketFrontend(Frontend):
     """Answers each RGB image of 64×96 with its mask, one byte a pixel, or with nothing if it is refused."""
 
-    def __init__(self, worker: WorkerContext, address: str) -> None:
+    def __init__(self, worker: CloudNode, address: str) -> None:
         class Handler(StreamRequestHandler):
             def handle(self) -> None:
                 while len(image := self.rfile.read(IMAGE_BYTES)) == IMAGE_BYTES:
@@ -46,7 +46,7 @@ class SocketFrontend(Frontend):
         self._server.server_close()
 
 
-def _mask(worker: WorkerContext, image: bytes) -> bytes:
+def _mask(worker: CloudNode, image: bytes) -> bytes:
     """Submits an image to the queue that all frontends share, and waits for its mask."""
     (card,) = worker.submission.cards()
     message = FrameMessage(

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import cloud.node
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.limits import DEFAULT_TIMEOUTS
 from shared import clock
 from shared.errors import SkylaneError
 from tests.kubernetes.rendering import OVERLAYS, ROOT, container_of, kinds, needs_kubectl, pod_of
@@ -36,7 +36,7 @@ def grace_s(overlay: str) -> float:
 def test_the_grace_period_is_longer_than_the_longest_drain(overlay: str) -> None:
     """SIGKILL in the middle of a drain loses the frames that the worker holds, until their vehicles send them again."""
     assert grace_s(overlay) >= pre_stop_s(overlay) + HANGING_WAITS * cloud.node.DRAIN_S + REST_S
-    assert GatewaySettings().shutdown_grace_s < REST_S
+    assert DEFAULT_TIMEOUTS.shutdown_grace_s < REST_S
     assert pre_stop_s(overlay) > 0
 
 
@@ -68,7 +68,6 @@ def test_a_worker_whose_engine_hangs_ends_within_the_waits_that_are_granted() ->
     entered, hang, ended = threading.Event(), threading.Event(), threading.Event()
     drain_s = 5.0
     raised: list[BaseException] = []
-    gateway = GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")
 
     def infer() -> None:
         """Does not return until the end of the test."""
@@ -78,7 +77,7 @@ def test_a_worker_whose_engine_hangs_ends_within_the_waits_that_are_granted() ->
     def work() -> None:
         """Runs the worker and stops it while it holds more frames than its batcher has places for."""
         try:
-            with open_gateway(model(infer), gateway=gateway, drain_s=drain_s) as worker:
+            with open_gateway(model(infer), http="127.0.0.1:0", grpc="127.0.0.1:0", drain_s=drain_s) as worker:
                 for number in range(8):
                     worker.node.submission.put(frame(number), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
                 assert entered.wait(WAIT_S)

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cloud.config import CloudConfig
-from cloud.gateway.settings import GatewaySettings
 from cloud.node import CloudNode
 from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared.mqtt.bus import MemoryBus
@@ -52,10 +51,10 @@ def gateway_worker(name: str) -> Iterator[GatewayWorker]:
 def main() -> None:
     """Serves until killed."""
     model = null_model(NullWorkerSettings(model="tiny", height=HEIGHT, width=WIDTH, think_ms=THINK_MS))
-    gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
+    config = CloudConfig(worker=sys.argv[1], grpc="127.0.0.1:0", http="127.0.0.1:0")
     with MemoryBus() as bus:
         bus.supports_shared_subscriptions = True
-        node = CloudNode([model], CloudConfig(worker=sys.argv[1]), session=uuid.uuid4().hex[:12], gateway=gateway)
+        node = CloudNode([model], config, session=uuid.uuid4().hex[:12])
         threading.Thread(
             target=lambda: node.serve(bus, lambda: None, lambda: print(json.dumps(dict(node.ports)), flush=True))  # noqa: T201 (read by the parent)
         ).start()

@@ -74,9 +74,8 @@ def connect(url: str, **options: Any) -> MqttBus:
 def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> Iterator[CloudNode]:
     """Runs a worker in a thread; an exception in it fails the test."""
     name = f"worker-{uuid4().hex[:6]}"
-    gateway = settings.pop("gateway", None)
     config = CloudConfig(worker=name, group=f"group-{name}", **settings)
-    node = CloudNode([model], config, session="s1", gateway=gateway)
+    node = CloudNode([model], config, session="s1")
     ready = threading.Event()
     raised: list[BaseException] = []
 

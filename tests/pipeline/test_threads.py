@@ -10,7 +10,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cloud.gateway.settings import GatewaySettings
 from shared.inference.model import Model
 from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, pictures, play, worker
 from tests.support.local_models import write_segmentation
@@ -68,9 +67,9 @@ def test_the_documented_threads_are_those_that_run(mosquitto_url: str, model: Mo
     write_segmentation(tmp_path, "local", HEIGHT, WIDTH, CLASSES)
     with (
         watching() as in_worker,
-        worker(mosquitto_url, model, gateway=GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")) as node,
+        worker(mosquitto_url, model, http="127.0.0.1:0", grpc="127.0.0.1:0") as node,
     ):
-        worker_name = node.context.name  # The rig's own thread.
+        worker_name = node.name  # The rig's own thread.
         assert httpx.get(f"http://127.0.0.1:{node.ports['http']}/metrics", verify=False).is_success
         with watching() as in_vehicle:
             for transport, endpoint in (("mqtt", None), ("grpc", "grpc"), ("oip-rest", "http")):

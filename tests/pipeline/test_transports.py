@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloud.gateway.settings import GatewaySettings
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.inference.model import Model
@@ -57,9 +56,8 @@ def played(
 @pytest.mark.parametrize("transport", DIRECT)
 def test_every_transport_returns_exactly_the_models_masks(transport: str, model: Model, tmp_path: Path) -> None:
     """The log has the stages of the cloud and error bounds of the clocks, as over MQTT."""
-    gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0")
     out = tmp_path / "car"
-    with memory_bus() as bus, serving(lambda _: bus, model, gateway=gateway) as node:
+    with memory_bus() as bus, serving(lambda _: bus, model, grpc="127.0.0.1:0", http="127.0.0.1:0") as node:
         address = f"127.0.0.1:{node.ports['grpc' if transport.endswith('grpc') else 'http']}"
         code, rows = played(pictures(tmp_path, 20), out, transport, [address])
     assert code == 0

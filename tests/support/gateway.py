@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from cloud.config import CloudConfig
-from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import Answered, GatewayFrontend
+from cloud.gateway.limits import DEFAULT_TIMEOUTS, GatewayTimeouts
 from cloud.models.loader import ModelLoader
 from cloud.node import DRAIN_S, CloudNode
+from cloud.serving.submission import Answered, Submission
 from shared.inference.model import Model
 from shared.mqtt.bus import MemoryBus
 
@@ -43,24 +43,32 @@ class GatewayWorker:
 def open_gateway(
     *models: Model,
     loader: ModelLoader | None = None,
-    gateway: GatewaySettings | None = None,
+    timeouts: GatewayTimeouts = DEFAULT_TIMEOUTS,
     max_frames: int = 64,
+    max_message_bytes: int | None = None,
     worker: str = "w",
     drain_s: float = DRAIN_S,
     **settings: Any,
 ) -> Iterator[GatewayWorker]:
-    """Runs a worker that serves the models over HTTP, gRPC and an in-memory bus; raises the worker's exception."""
-    gateway = gateway or GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0")
+    """Runs a worker that serves the models over an in-memory bus, and over HTTP and gRPC unless `settings` name one.
+
+    `max_message_bytes` may be below the least of the configuration. Raises the worker's exception.
+    """
+    if not settings.keys() & {"http", "grpc"}:
+        settings |= {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
     raised: list[BaseException] = []
     ready = threading.Event()
     with MemoryBus() as bus:
         bus.supports_shared_subscriptions = True
+        config = CloudConfig(worker=worker, max_frames=max_frames, **settings)
+        if max_message_bytes is not None:
+            config = config.model_copy(update={"max_message_bytes": max_message_bytes})
         node = CloudNode(
             models,
-            CloudConfig(worker=worker, max_frames=max_frames, **settings),
+            config,
             session="s9",
             loader=loader,
-            gateway=gateway,
+            timeouts=timeouts,
             drain_s=drain_s,
         )
 
@@ -110,12 +118,12 @@ class Gate:
 def watch_submissions(monkeypatch: pytest.MonkeyPatch) -> queue.SimpleQueue[Future[Answered]]:
     """Returns a queue that receives the future of every frame submitted through the gateway."""
     submitted: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
-    put: Callable[..., Future[Answered]] = GatewayFrontend.put
+    put: Callable[..., Future[Answered]] = Submission.put
 
     def watched(*arguments: Any, **options: Any) -> Future[Answered]:
         future = put(*arguments, **options)
         submitted.put(future)
         return future
 
-    monkeypatch.setattr(GatewayFrontend, "put", watched)
+    monkeypatch.setattr(Submission, "put", watched)
     return submitted

@@ -1,1 +1,4 @@
-"""Code that all protocols of the gateway share: authentication, errors, inference and repository calls."""
+"""What the protocols of the gateway share: authentication, inference, tensors, and each protocol independent of its encoding.
+
+All functions that read a caller's data raise an `ApiError` if the caller must change something.
+"""

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError, converting_errors
+from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS, SizeBudget, Tensor
-from cloud.gateway.submission import Answered, GatewayFrontend
+from cloud.serving.submission import Answered, Submission
 from shared.encoding.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
@@ -68,7 +68,7 @@ class InferenceReply(NamedTuple):
 class PendingInference:
     """An inference call whose frames are being processed."""
 
-    submission: GatewayFrontend
+    submission: Submission
     card: ModelCard  # The model that was served when the frames were submitted.
     heads: tuple[str, ...]  # Names of the requested model outputs; empty: `result_bytes` is requested.
     futures: tuple[Future[Answered], ...]  # One for each image.
@@ -117,7 +117,7 @@ class PendingInference:
         return self.submission.find(self.card.name, answers[0].message.model_version).card
 
 
-def start_inference(submission: GatewayFrontend, call: InferenceCall) -> PendingInference:
+def start_inference(submission: Submission, call: InferenceCall) -> PendingInference:
     """Submits each image of a call as a frame.
 
     Raises:
@@ -134,8 +134,10 @@ def start_inference(submission: GatewayFrontend, call: InferenceCall) -> Pending
     else:
         if not images:
             raise InvalidError("no image: send at least one")
-        if len(images) > submission.max_images:
-            raise InvalidError(f"{len(images)} images in one call: send at most {submission.max_images} with each call")
+        if len(images) > submission.admission.max_frames:
+            raise InvalidError(
+                f"{len(images)} images in one call: send at most {submission.admission.max_frames} with each call"
+            )
         heads = _requested_heads(call.outputs, tuple(served.model.manifest.heads))
         messages = [_frame_message(submission, call, card, image) for image in images]
     futures = tuple(
@@ -192,7 +194,7 @@ def _images(call: InferenceCall, card: ModelCard) -> Sequence[Buffer]:
     return [np.ascontiguousarray(image).reshape(-1).data for image in tensor]
 
 
-def _frame_message(submission: GatewayFrontend, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
+def _frame_message(submission: Submission, call: InferenceCall, card: ModelCard, data: Buffer) -> FrameMessage:
     """Builds the frame message of an image."""
     height, width = card.height, card.width
     if IMAGES in call.inputs and call.codec in (None, "jpeg", "png"):

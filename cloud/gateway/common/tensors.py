@@ -1,14 +1,14 @@
 """The tensors of inference calls, independent of the protocol: names, types and shapes, and the size limit of outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.errors import ApiError, ErrorCode
 from shared.encoding.compression import Buffer
-from shared.inference.model import OutputType
+from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
 
@@ -42,21 +42,17 @@ def pixels(card: ModelCard) -> TensorSpec:
     return TensorSpec(INPUT, "uint8", (ANY, card.height, card.width, 3))
 
 
-def output_specs(
-    card: ModelCard, heads: Sequence[str], warmup_types: Mapping[str, OutputType] | None = None
-) -> tuple[TensorSpec, ...]:
-    """Returns the specs of a model's outputs; `warmup_types` are the types that its warm-up produced."""
+def output_specs(model: Model) -> tuple[TensorSpec, ...]:
+    """Returns the specs of a model's outputs: those that its task declares, else the types that its warm-up produced."""
+    card, heads, task = model.card, model.manifest.heads, task_named(model.card.task)
     sizes = {"height": card.height, "width": card.width, "labels": len(card.labels.names)}
-    task = task_named(card.task)
-    declared = (
-        task.heads if task.optional_heads.keys().isdisjoint(heads) else {}
-    )  # They change the shape of the others.
-    known = {
-        name: TensorSpec(
-            name, head.dtype, (ANY, *(sizes[side] if isinstance(side, str) else side for side in head.shape))
-        )
-        for name, head in declared.items()
-    } or {name: TensorSpec(name, each.dtype, (ANY, *each.shape)) for name, each in (warmup_types or {}).items()}
+    known: dict[str, TensorSpec] = {}
+    if task.optional_heads.keys().isdisjoint(heads):  # They change the shape of the others.
+        for name, head in task.heads.items():
+            shape = (sizes[side] if isinstance(side, str) else side for side in head.shape)
+            known[name] = TensorSpec(name, head.dtype, (ANY, *shape))
+    if not known:
+        known = {name: TensorSpec(name, each.dtype, (ANY, *each.shape)) for name, each in model.output_types.items()}
     return tuple(known.get(head, TensorSpec(head, None, None)) for head in heads)
 
 
@@ -71,11 +67,7 @@ class SizeBudget:
         )
 
     def charge(self, size: int) -> None:
-        """Subtracts `size` bytes.
-
-        Raises:
-            ApiError: fewer bytes remain.
-        """
+        """Subtracts `size` bytes, or raises an `ApiError` if fewer remain."""
         self._remaining -= size
         if self._remaining < 0:
             raise ApiError(ErrorCode.UNPROCESSABLE, self._message)

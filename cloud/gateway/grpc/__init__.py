@@ -1,4 +1,4 @@
-"""What all gRPC services share: calls, streams, limits and threads; and Skylane's own gRPC service.
+"""The gRPC server of the gateway, and the service of each protocol: Skylane, TensorFlow Serving, Open Inference.
 
-Start with `call`.
+Start with `server` and `call`.
 """

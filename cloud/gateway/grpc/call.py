@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.gateway.common.errors import ErrorCode, converting_errors
+from cloud.errors import ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
-from cloud.worker_context import WorkerContext
+from cloud.node import CloudNode
 from shared.encoding.compression import Buffer
 from shared.encoding.protobuf import ProtobufError, message_class, parse
 from shared.messages.deadline import Deadline
@@ -29,7 +29,7 @@ TIMING_KEY = "server-timing"
 class GrpcCall:
     """A call of a worker, with its metadata and deadline, and a message."""
 
-    worker: WorkerContext = field(repr=False)
+    worker: CloudNode = field(repr=False)
     stopping: threading.Event = field(repr=False)  # Set when the server stops.
     context: grpc.ServicerContext = field(repr=False)
     data: Buffer = b""  # The message; empty until it has arrived.
@@ -53,11 +53,7 @@ class GrpcCall:
 
     @cached_property
     def frame(self) -> FrameMessage | None:
-        """The vehicle's frame message without data, if the metadata has one.
-
-        Raises:
-            ApiError: the frame message is malformed.
-        """
+        """The vehicle's frame message without data, if the metadata has one."""
         packed = self.metadata.get(FRAME_KEY)
         if not isinstance(packed, bytes):
             return None
@@ -75,11 +71,7 @@ class GrpcCall:
         return self.worker.authenticator.authenticate(self.text("authorization"), claimed, self.host)
 
     def check_token(self) -> None:
-        """Checks the token alone, if one is needed, before the message has arrived.
-
-        Raises:
-            ApiError: the token is missing or unknown.
-        """
+        """Checks the token alone, if one is needed, before the message has arrived."""
         if self.worker.authenticator.requires_token:
             self.worker.authenticator.authenticate(self.text("authorization"), None, self.host)
 
@@ -87,7 +79,7 @@ class GrpcCall:
         """Describes the sender and the limits of an inference call."""
         remaining_s = self.context.time_remaining()
         deadline = Deadline.after_ms(None if remaining_s is None else remaining_s * 1e3)
-        max_bytes = self.worker.settings.max_message_bytes
+        max_bytes = self.worker.config.max_message_bytes
         return CallOrigin(frontend, caller, self.received_ns, max_bytes, deadline, self.frame)
 
     def on_end(self, callback: Callable[[], object]) -> None:
@@ -144,11 +136,7 @@ def converting_cancellation() -> AbstractContextManager[None]:
 
 
 def parse_message(full_name: str, data: Buffer) -> Any:
-    """Parses a protobuf message by its full name.
-
-    Raises:
-        ApiError: the bytes are malformed, or would take far more memory as a message.
-    """
+    """Parses a protobuf message by its full name."""
     article = "an" if full_name[0] in "aeiou" else "a"
     with converting_errors(ErrorCode.INVALID, f"not {article} {full_name}: ", (ProtobufError,)):
         return parse(message_class(full_name), data)

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.grpc.call import GrpcCall, PendingResponse
-from cloud.gateway.grpc.limits import ActiveCall, TokenBucket
+from cloud.gateway.limits import ActiveCall, TokenBucket
 from shared import clock
 
 MAX_PENDING = 16  # Requests of one stream that are being processed; further ones wait in the network.
@@ -29,7 +29,7 @@ class RequestStream:
         self._call = call
         self._active = active
         self._begin_request = begin
-        self._max_idle_s = call.worker.settings.stream_idle_timeout_s
+        self._max_idle_s = call.worker.timeouts.stream_idle_s
         self._last_ns = clock.now_ns()  # Time of the last request or response.
         self._slots = threading.Semaphore(MAX_PENDING)
         self._pending: dict[PendingResponse, int] = {}  # The size of each request in bytes.
@@ -57,7 +57,7 @@ class RequestStream:
                         raise self._reader_error
                     continue
                 response = finished.respond()
-                self._active.wait_for_caller(self._call.worker.settings.send_timeout_s)
+                self._active.wait_for_caller(self._call.worker.timeouts.send_s)
                 yield response
                 self._last_ns = clock.now_ns()
                 self._active.hold(-self._pending.pop(finished))
@@ -105,7 +105,7 @@ class RequestStream:
     def _begin(self, call: GrpcCall, refusals: TokenBucket) -> None:
         self._active.hold(len(call.data))
         pending = self._begin_request(call)
-        if not pending.futures and not refusals.take():
+        if not pending.futures and not refusals.take(clock.now_ns()):
             raise ApiError(ErrorCode.BUSY, "too many requests of this stream failed: send valid ones")
         self._pending[pending] = len(call.data)
         done = itertools.count(1)

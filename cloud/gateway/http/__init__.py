@@ -1,4 +1,4 @@
-"""What all HTTP routes share: calls, connections, middleware, JSON bodies; and the worker's own routes.
+"""The HTTP server of the gateway, and the routes of each protocol: Skylane, TensorFlow Serving, Open Inference, images.
 
-Start with `call`; the limits are in `connection` (of one connection) and `concurrency_limit` (of all calls).
+Start with `server` and `call`; the limits of one connection are in `connection`, those of all calls in `cloud.gateway.limits`.
 """

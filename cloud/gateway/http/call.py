@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
+from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
-from cloud.gateway.http.concurrency_limit import CallSlot
-from cloud.worker_context import WorkerContext
+from cloud.gateway.limits import ActiveCall
+from cloud.node import CloudNode
 from shared import clock
 from shared.encoding.compression import Buffer
 from shared.messages.deadline import Deadline
@@ -69,8 +69,8 @@ class HttpCall:
     """A request whose body has been received."""
 
     request: Request = field(repr=False)
-    worker: WorkerContext = field(repr=False)
-    slot: CallSlot = field(repr=False)  # The part of the server's limits that the call uses.
+    worker: CloudNode = field(repr=False)
+    active: ActiveCall = field(repr=False)
     body: bytes = field(repr=False)  # Decompressed.
     received_ns: int
     caller: str
@@ -90,13 +90,13 @@ class HttpCall:
 
     def origin(self, frontend: str) -> CallOrigin:
         """Describes the sender and the limits of an inference call."""
-        max_bytes = self.worker.settings.max_message_bytes
+        max_bytes = self.worker.config.max_message_bytes
         return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.deadline, self.frame)
 
 
-def worker_of(request: Request) -> WorkerContext:
+def worker_of(request: Request) -> CloudNode:
     """Returns the worker of the application that handles a request."""
-    worker: WorkerContext = request.app.state.worker
+    worker: CloudNode = request.app.state.worker
     return worker
 
 
@@ -106,15 +106,15 @@ async def read_call(request: Request) -> HttpCall:
     Raises:
         ApiError: the caller is not allowed to call, or the request is malformed, too large or too slow.
     """
-    worker, slot, headers = worker_of(request), CallSlot.of(request.scope), request.headers
+    worker, active, headers = worker_of(request), request.state.active_call, request.headers
     frame = _frame(headers.get(FRAME_HEADER))
     claimed = frame.id.vehicle if frame else headers.get(VEHICLE_HEADER)
     address = request.client.host if request.client else "unknown"
     caller = worker.authenticator.authenticate(headers.get("authorization"), claimed, address)
     deadline = _deadline(headers.get(TIMEOUT_HEADER))
-    body = await _read_body(request, worker, slot)
-    slot.acquire()
-    return HttpCall(request, worker, slot, body, clock.now_ns(), caller, address, frame, deadline)
+    body = await _read_body(request, worker, active)
+    active.enter()
+    return HttpCall(request, worker, active, body, clock.now_ns(), caller, address, frame, deadline)
 
 
 Call = Annotated[HttpCall, Depends(read_call)]  # The parameter of a route that needs a token.
@@ -166,9 +166,8 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-async def _read_body(request: Request, worker: WorkerContext, slot: CallSlot) -> bytes:
-    settings = worker.settings
-    limit = settings.max_message_bytes
+async def _read_body(request: Request, worker: CloudNode, active: ActiveCall) -> bytes:
+    limit, timeout_s = worker.config.max_message_bytes, worker.timeouts.body_s
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in _WINDOW_BITS and coding != "identity":
         raise ApiError(ErrorCode.UNSUPPORTED, f"content-encoding {coding[:40]!r}: send gzip, deflate, or none")
@@ -178,23 +177,23 @@ async def _read_body(request: Request, worker: WorkerContext, slot: CallSlot) ->
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(settings.body_timeout_s):
+        async with asyncio.timeout(timeout_s):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
                     raise _too_large(size, limit)
-                slot.hold(len(chunk))
+                active.hold(len(chunk))
                 chunks.append(chunk)
     except TimeoutError as error:
         raise ApiError(
             ErrorCode.LATE,
-            f"{size} bytes of the body arrived within {settings.body_timeout_s:g} s: send all of it within that time",
+            f"{size} bytes of the body arrived within {timeout_s:g} s: send all of it within that time",
         ) from error
     body = b"".join(chunks)
     if coding == "identity" or not body:
         return body
     decompressed: bytes = await run_sized(_decompress, coding, body, limit, size=len(body))
-    slot.hold(len(decompressed))
+    active.hold(len(decompressed))
     return decompressed
 
 

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from cloud.gateway.settings import GatewaySettings
+from cloud.node import CloudNode
 
 MAX_HEAD_BYTES = 1 << 16  # Request line and headers; also any other bytes that are not part of a body.
 MAX_TRAILERS = 16  # Header fields after a chunked body.
@@ -29,10 +29,10 @@ class HttpConnection(HttpToolsProtocol):
         config: uvicorn.Config,
         server_state: ServerState,
         loop: asyncio.AbstractEventLoop,
-        settings: GatewaySettings,
+        worker: CloudNode,
     ) -> None:
         super().__init__(config=config, server_state=server_state, app_state={}, _loop=loop)
-        self._settings = settings
+        self._worker = worker
         self._head_since: float | None = loop.time()  # None: no request line or headers are expected.
         self._waiting_since = loop.time()  # Since when the server waits for headers, a body, or the next request.
         self._unsent_since: float | None = None
@@ -53,14 +53,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def check_timeouts(self, now: float) -> None:
         """Closes the connection if its peer is too slow; called about once per second."""
-        header_timeout_s = self._settings.header_timeout_s
+        header_timeout_s = self._worker.timeouts.header_s
         if self._head_since is not None and now - self._head_since > header_timeout_s:
             self._fail(408, f"the request line and headers were not complete after {header_timeout_s:g} s")
         if not self.transport.get_write_buffer_size():
             self._unsent_since = None
         elif self._unsent_since is None:
             self._unsent_since = now
-        elif now - self._unsent_since > self._settings.send_timeout_s:
+        elif now - self._unsent_since > self._worker.timeouts.send_s:
             # Without lingering: megabytes of unsent data would otherwise stay in the kernel for minutes.
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self.transport.abort()
@@ -69,7 +69,7 @@ class HttpConnection(HttpToolsProtocol):
         """Accepts the connection; if there are too many, closes the one for which the server has waited longest."""
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, HttpConnection) and not other.is_closing]
-        if len(others) > MAX_CONNECTIONS_PER_CALL * self._settings.max_calls:
+        if len(others) > MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls:
             waiting = [other for other in others if other.waiting_since is not None]
             min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
 
@@ -137,9 +137,9 @@ class HttpConnection(HttpToolsProtocol):
 class HttpListener(uvicorn.Server):
     """Accepts connections at one socket and checks their timeouts."""
 
-    def __init__(self, config: uvicorn.Config, settings: GatewaySettings) -> None:
+    def __init__(self, config: uvicorn.Config, worker: CloudNode) -> None:
         super().__init__(config)
-        self._settings = settings
+        self._worker = worker
 
     async def startup(self, sockets: Any = None) -> None:
         """Starts to accept connections."""
@@ -147,9 +147,9 @@ class HttpListener(uvicorn.Server):
         config = self.config
 
         def connect() -> HttpConnection:
-            return HttpConnection(config, self.server_state, loop, self._settings)
+            return HttpConnection(config, self.server_state, loop, self._worker)
 
-        handshake_s = self._settings.header_timeout_s if config.ssl else None
+        handshake_s = self._worker.timeouts.header_s if config.ssl else None
         self.servers = [
             await loop.create_server(connect, sock=sock, ssl=config.ssl, ssl_handshake_timeout=handshake_s)
             for sock in sockets

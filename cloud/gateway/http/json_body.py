@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import simdjson
 
-from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
+from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.tensors import SizeBudget
 
 MAX_JSON_BYTES = 64 << 20  # Size of a body: simdjson takes 7 ms per megabyte and blocks all other threads.
@@ -126,11 +126,7 @@ _CHUNK = 1 << 13  # Numbers that are written at once, which takes at most a mill
 
 
 def write_array(array: npt.NDArray[Any], budget: SizeBudget) -> bytes:
-    """Writes an array as nested JSON lists, with every number exact.
-
-    Raises:
-        ApiError: the text exceeds the budget.
-    """
+    """Writes an array as nested JSON lists, with every number exact."""
     if array.ndim == 0:
         return budget.charged(_text(array))
     row_size = array[:1].size

@@ -9,8 +9,8 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from cloud.gateway.common.errors import ApiError, ErrorCode, InvalidError
-from cloud.gateway.http.concurrency_limit import CallSlot, ConcurrencyLimit
+from cloud.errors import ApiError, ErrorCode, InvalidError
+from cloud.gateway.limits import ActiveCall, CallLimits
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -110,7 +110,7 @@ class CallMiddleware:
     """Counts calls, reports unexpected exceptions, and closes the connection if a body was not read completely."""
 
     def __init__(
-        self, app: App, limit: ConcurrencyLimit, on_error: Callable[[Exception], None], count: Callable[[int], None]
+        self, app: App, limits: CallLimits, on_error: Callable[[Exception], None], count: Callable[[int], None]
     ) -> None:
         """`on_error` receives unexpected exceptions; their calls have been answered with 500.
 
@@ -118,13 +118,14 @@ class CallMiddleware:
         """
         self._app = app
         self._count = count
-        self._limit = limit
+        self._limits = limits
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one call (ASGI)."""
         assert scope["type"] == "http"
-        slot = CallSlot(self._limit, scope)
+        active = ActiveCall(self._limits)
+        scope.setdefault("state", {})["active_call"] = active
         headers = dict(scope["headers"])
         is_complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
 
@@ -158,4 +159,4 @@ class CallMiddleware:
         except Exception as error:  # noqa: BLE001  Only this call fails.
             self._on_error(error)
         finally:
-            slot.release()
+            active.end()

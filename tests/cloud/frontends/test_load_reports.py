@@ -90,7 +90,7 @@ def test_a_worker_reports_when_it_goes_online_and_when_it_becomes_busy_and_idle(
 def test_closing_removes_the_report(bus: MemoryBus) -> None:
     """A vehicle that starts later must not read of a worker that has left."""
     node = CloudNode([], CloudConfig(worker="w"), session="s9")
-    reports, inbox = LoadReports(node.context, bus, lambda: True), _Reports(bus)
+    reports, inbox = LoadReports(node, bus, lambda: True), _Reports(bus)
     reports.start()
     assert inbox.next() == LoadReport("s9", {})
     reports.close()
@@ -113,12 +113,12 @@ def test_the_rate_of_reports_is_limited(bus: MemoryBus) -> None:
     """A vehicle that sends one frame after the other makes a worker busy and idle many times a second."""
     node = CloudNode([], CloudConfig(worker="w"), session="s9")
     inbox = _Reports(bus)
-    reports = LoadReports(node.context, bus, lambda: True)
+    reports = LoadReports(node, bus, lambda: True)
     reports.start()
     inbox.next()
     for sequence in range(100):
         request = _request(sequence)
-        node.context.in_flight.add(request)
+        node.in_flight.add(request)
         threading.Event().wait(0.01)
         request.finish()
     reports.close()
@@ -133,7 +133,7 @@ def test_a_worker_that_lost_its_name_publishes_nothing(bus: MemoryBus) -> None:
     """Its reports would replace those of the process that has the name, and its end would remove them."""
     node = CloudNode([], CloudConfig(worker="w"), session="s9")
     bus.publish(_TOPIC, b"of another process", qos=1, retained=True)
-    reports = LoadReports(node.context, bus, lambda: False)
+    reports = LoadReports(node, bus, lambda: False)
     reports.start()
     reports.repeat()
     reports.close()

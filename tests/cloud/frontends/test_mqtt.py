@@ -51,11 +51,13 @@ class Rig:
     def __init__(self, bus: MemoryBus, max_frames: int = 64, **changes: Any) -> None:
         self.bus = bus
         node = CloudNode([], CloudConfig(worker="w", max_frames=max_frames), session="s9")
+        for name, value in changes.items():
+            setattr(node, name, value)
         self.admission = node.submission.admission
-        self.replier = node.context.replier
+        self.replier = node.replier
         self.served_models = node.served_models
         self.add()
-        self.frontend = MqttFrontend(replace(node.context, **changes), bus)
+        self.frontend = MqttFrontend(node, bus)
         self.replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
         self.statuses: list[NodeStatus] = []
         bus.subscribe(MASKS.filter(), 1, lambda delivery: self.replies.put(unpack_result(delivery.payload)))
@@ -197,7 +199,7 @@ def test_frames_for_other_models_and_invalid_topics_are_ignored(topic: str, reas
     """A wildcard also matches invalid names, and a broker may deliver more than the subscription."""
     with _PromiscuousBus() as bus:
         node, done = CloudNode([], CloudConfig(worker="w"), session="s9"), threading.Event()
-        replier, frontend = node.context.replier, MqttFrontend(node.context, bus)
+        replier, frontend = node.replier, MqttFrontend(node, bus)
         frontend.start()
         before = replier.ignored.get(reason, 0)
         bus.publish(topic, b"", qos=1)

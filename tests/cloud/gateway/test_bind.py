@@ -15,6 +15,12 @@ def test_connections_have_no_send_delay() -> None:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+def test_an_address_needs_a_port() -> None:
+    """The message says what to write."""
+    with pytest.raises(ListenError, match="write HOST:PORT"):
+        listen("http", "127.0.0.1")
+
+
 def test_an_address_of_another_machine_is_refused_in_plain_words() -> None:
     """Python's own message repeats the address as a tuple."""
     with pytest.raises(ListenError) as refused:

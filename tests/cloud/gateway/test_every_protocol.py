@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.runtime import tf
-from cloud.gateway.grpc_server import SERVICES
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.grpc.server import SERVICES
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import model
 from tests.support.workshop import Workshop
@@ -29,8 +28,7 @@ def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayWorker
     """A worker with a token for the name `car`."""
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text(f"car {TOKEN}\n")
-    settings = GatewaySettings(http="127.0.0.1:0", grpc="127.0.0.1:0", tokens=tokens)
-    with open_gateway(model(), gateway=settings) as worker:
+    with open_gateway(model(), http="127.0.0.1:0", grpc="127.0.0.1:0", tokens=tokens) as worker:
         yield worker
 
 

@@ -241,12 +241,12 @@ def test_the_warm_up_is_the_estimate_without_recent_batches(now: list[int]) -> N
     node = CloudNode([], CloudConfig(worker="w"), session="s9")
     node.served_models.set_current(node.start_serving(served))
     try:
-        assert node.context.load_meter.loads() == {"tiny": WorkerLoad(0, 64, 0.0, 100.0, 100.0)}
+        assert node.load_meter.loads() == {"tiny": WorkerLoad(0, 64, 0.0, 100.0, 100.0)}
         batcher = node.served_models.find("tiny", None).batcher
         batcher.inference_latency.add(1, 40 * _MS)
-        assert node.context.load_meter.loads()["tiny"].answer_ms == 40.0
+        assert node.load_meter.loads()["tiny"].answer_ms == 40.0
         now[0] += 11_000 * _MS
-        assert node.context.load_meter.loads()["tiny"].answer_ms == 100.0
+        assert node.load_meter.loads()["tiny"].answer_ms == 100.0
     finally:
         node.served_models.close()
 

@@ -6,9 +6,11 @@ import pytest
 
 from cloud.serving.admission import Admission
 from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
+from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
-from cloud.serving.submission import InFlight, Submission
+from cloud.serving.served_models import ServedModels
+from cloud.serving.submission import Submission
 from shared import clock
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
@@ -29,8 +31,10 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.in_flight = InFlight()
-        self.submission = Submission(self.admission, self.circuit_breaker, self.in_flight)
         self.replier = Replier("w", "cloud/w/s9")
+        self.submission = Submission(
+            self.admission, self.circuit_breaker, self.in_flight, self.replier, ServedModels(), session="s9"
+        )
 
     def submit(self, sequence: int = 0, vehicle: str = "car", budget_ms: int | None = None) -> None:
         """Submits a request for the model `tiny`."""

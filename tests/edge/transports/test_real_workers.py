@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cloud.gateway.settings import GatewaySettings
 from edge.transports.transport import RawReply, Transport
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import NoWorkerError
@@ -144,10 +143,8 @@ def test_a_restarted_worker_is_found_again(
     name: str, reach: Open, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     """While it is down, frames are reported as undelivered; its loss and its return are logged."""
-    settings = None
     with open_gateway(model()) as worker:
         address = address_of(worker, name)
-        settings = GatewaySettings(grpc=worker.grpc, http=worker.http)
         transport = reach(name, address)
         transport.wait_for_card(WAIT_S)
     undelivered: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -155,7 +152,7 @@ def test_a_restarted_worker_is_found_again(
     transport.send(message, transport.pack(message), undelivered.put)
     assert undelivered.get(timeout=WAIT_S) == "no_worker"
     assert not transport.workers.wait_until_served(0.0)
-    with open_gateway(model(), gateway=settings):
+    with open_gateway(model(), grpc=worker.grpc, http=worker.http):
         assert transport.workers.wait_until_served(WAIT_S)
         _, answer = answer_to(transport, message)
         assert answer.status is Status.ANSWERED
@@ -174,8 +171,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
     """Waiting would not help; with the token the vehicle is accepted, under its own name only."""
     tokens = tmp_path / "tokens"
     tokens.write_text("car 0123456789abcdef\n")
-    gateway = GatewaySettings(grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens)
-    with open_gateway(model(), gateway=gateway) as worker:
+    with open_gateway(model(), grpc="127.0.0.1:0", http="127.0.0.1:0", tokens=tokens) as worker:
         with pytest.raises(NoWorkerError, match="no token"):
             reach(name, address_of(worker, name)).wait_for_card(3600.0)
         monkeypatch.setenv("SKYLANE_WORKER_TOKEN", "0123456789abcdef")
@@ -191,10 +187,13 @@ def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: 
     """Another authority, or none, leads to an error that names the address."""
     authority, other = CertificateAuthority(tmp_path / "own"), CertificateAuthority(tmp_path / "other")
     certificate = authority.broker(["127.0.0.1"], days=1).file
-    gateway = GatewaySettings(
-        grpc="127.0.0.1:0", http="127.0.0.1:0", tls_cert=certificate, tls_key=certificate.with_suffix(".key")
-    )
-    with open_gateway(model(), gateway=gateway) as worker:
+    with open_gateway(
+        model(),
+        grpc="127.0.0.1:0",
+        http="127.0.0.1:0",
+        gateway_tls_cert=certificate,
+        gateway_tls_key=certificate.with_suffix(".key"),
+    ) as worker:
         transport = reach(name, address_of(worker, name), worker_tls_ca=authority.certificate_file)
         transport.wait_for_card(WAIT_S)
         assert answer_to(transport, frame(1))[1].status is Status.ANSWERED

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from cloud.gateway.settings import GatewaySettings
 from edge.run_summary import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
 from edge.upload.client import NothingToUploadError
@@ -136,8 +135,12 @@ def test_a_worker_that_starts_late_is_used(transport: str, folder: Path, tmp_pat
         nodes = ("--nodes", f"{late},{address_of(early, transport)}", "--connect-timeout", "3600", "--concurrency", "1")
         done = thread.submit(send_images, folder, lines, *nodes, "--transport", transport)
         assert started.wait(WAIT_S)
-        gateway = GatewaySettings(grpc=late) if transport == "grpc" else GatewaySettings(http=late)
-        with open_gateway(model(late_used.set), worker="late", gateway=gateway):
+        with open_gateway(
+            model(late_used.set),
+            worker="late",
+            http=late if transport == "http" else None,
+            grpc=late if transport == "grpc" else None,
+        ):
             assert "6 answered" in done.result(WAIT_S).output
     assert {json.loads(line)["node"] for line in lines.read_text().splitlines()} == {late, address_of(early, transport)}
 
@@ -179,7 +182,7 @@ def test_the_vehicle_name_must_match_the_token(
     token, tokens = "t" * 32, tmp_path / "tokens"
     tokens.write_text(f"car-1 {token}\n")
     monkeypatch.setenv("SKYLANE_WORKER_TOKEN", token)
-    with open_gateway(model(), gateway=GatewaySettings("127.0.0.1:0", "127.0.0.1:0", tokens=tokens)) as worker:
+    with open_gateway(model(), http="127.0.0.1:0", grpc="127.0.0.1:0", tokens=tokens) as worker:
         target = ("--nodes", address_of(worker, transport), "--transport", transport)
         own, others = (
             send_images(folder, tmp_path / "own", *target, "--vehicle", "car-1"),

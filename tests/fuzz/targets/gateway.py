@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.gateway.common.errors import ApiError
-from cloud.gateway.detect import parse_form
-from cloud.gateway.open_inference import grpc_service as oip_messages
-from cloud.gateway.open_inference import rest_routes as oip_json
-from cloud.gateway.tf_serving import grpc_service as tfs_messages
-from cloud.gateway.tf_serving import rest_routes as tfs_json
+from cloud.errors import ApiError
+from cloud.gateway.grpc import open_inference as oip_messages
+from cloud.gateway.grpc import tf_serving as tfs_messages
+from cloud.gateway.http import open_inference as oip_json
+from cloud.gateway.http import tf_serving as tfs_json
+from cloud.gateway.http.detect import parse_form
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_fields import PackedError, pack, unpack
 from shared.messages.tensorflow_tensors import to_tensor_proto

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import (
     CallOrigin,
     InferenceCall,
@@ -20,10 +20,9 @@ from cloud.gateway.common.inference import (
     start_inference,
 )
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS
-from cloud.gateway.settings import GatewaySettings
-from cloud.gateway.submission import GatewayFrontend
 from cloud.serving.batching import Batcher
 from cloud.serving.request import Request
+from cloud.serving.submission import Submission
 from shared import clock
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
@@ -33,8 +32,6 @@ from shared.messages.frame import Status
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, frame, model, tensor_model
 
-GRPC = GatewaySettings(grpc="127.0.0.1:0")
-
 
 @pytest.fixture(name="gate")
 def _gate() -> Gate:
@@ -43,12 +40,12 @@ def _gate() -> Gate:
 
 @pytest.fixture(name="worker")
 def _worker(gate: Gate) -> Iterator[GatewayWorker]:
-    with open_gateway(model(gate), gateway=GRPC, max_frames=4) as worker:
+    with open_gateway(model(gate), grpc="127.0.0.1:0", max_frames=4) as worker:
         yield worker
 
 
 @pytest.fixture(name="submission")
-def _submission(worker: GatewayWorker) -> GatewayFrontend:
+def _submission(worker: GatewayWorker) -> Submission:
     return worker.node.submission
 
 
@@ -71,12 +68,12 @@ def wait(pending: PendingInference) -> InferenceReply:
     return pending.reply()
 
 
-def infer(submission: GatewayFrontend, inputs: dict[str, Any], **options: Any) -> InferenceReply:
+def infer(submission: Submission, inputs: dict[str, Any], **options: Any) -> InferenceReply:
     """The reply to a call."""
     return wait(start_inference(submission, call(inputs, **options)))
 
 
-def test_outputs_are_those_of_the_model(submission: GatewayFrontend) -> None:
+def test_outputs_are_those_of_the_model(submission: Submission) -> None:
     """They equal the direct call bit by bit, and each image keeps its position."""
     pixels = random_pixels(3)
     reply = infer(submission, {INPUT: pixels})
@@ -85,7 +82,7 @@ def test_outputs_are_those_of_the_model(submission: GatewayFrontend) -> None:
 
 
 @pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "png", None])
-def test_encoded_images_are_decoded(submission: GatewayFrontend, codec: str | None) -> None:
+def test_encoded_images_are_decoded(submission: Submission, codec: str | None) -> None:
     """The codec is the one that the call names, or is detected from the image."""
     pixels = random_pixels(2)
     data = [bytes(image_codecs.encode(image, Layout.RGB8, codec or "png", 85)) for image in pixels]
@@ -93,14 +90,14 @@ def test_encoded_images_are_decoded(submission: GatewayFrontend, codec: str | No
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
-def test_an_image_of_another_size_is_resized_for_the_model(submission: GatewayFrontend) -> None:
+def test_an_image_of_another_size_is_resized_for_the_model(submission: Submission) -> None:
     """Frames over MQTT are resized in the same way."""
     large = np.full((3 * HEIGHT, 2 * WIDTH, 3), 77, np.uint8)
     reply = infer(submission, {IMAGES: [bytes(image_codecs.encode(large, Layout.RGB8, "png", 85))]})
     np.testing.assert_array_equal(reply.outputs["mask"], np.full((1, HEIGHT, WIDTH), 77, np.uint8))
 
 
-def test_packed_results_are_returned_on_request(submission: GatewayFrontend) -> None:
+def test_packed_results_are_returned_on_request(submission: Submission) -> None:
     """A mask as PNG has a fiftieth of the size of its numbers."""
     pixels = random_pixels(2)
     reply = infer(submission, {INPUT: pixels}, outputs=(RESULTS,))
@@ -108,7 +105,7 @@ def test_packed_results_are_returned_on_request(submission: GatewayFrontend) -> 
         np.testing.assert_array_equal(mask_codecs.decode(bytes(data), "png", (HEIGHT, WIDTH)), image[..., 0])
 
 
-def test_a_vehicle_receives_the_status_of_its_frame(submission: GatewayFrontend) -> None:
+def test_a_vehicle_receives_the_status_of_its_frame(submission: Submission) -> None:
     """A vehicle logs the mask message with its time stamps, whatever the protocol."""
     message = frame(5)
     reply = infer(submission, {IMAGES: [message.data]}, frame=message)
@@ -119,7 +116,7 @@ def test_a_vehicle_receives_the_status_of_its_frame(submission: GatewayFrontend)
     assert not rejected.outputs
 
 
-def test_server_timing_has_every_stage_of_the_worker(submission: GatewayFrontend) -> None:
+def test_server_timing_has_every_stage_of_the_worker(submission: Submission) -> None:
     """Browsers and proxies can read this format."""
     reply = infer(submission, {INPUT: random_pixels(1)})
     stages = [part.split(";dur=") for part in server_timing(reply.first).split(", ")]
@@ -161,7 +158,7 @@ ONE = random_pixels(1)
     ],
 )
 def test_an_error_says_what_is_wrong_and_what_is_expected(
-    submission: GatewayFrontend, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
+    submission: Submission, inputs: dict[str, Any], options: dict[str, Any], code: ErrorCode, message: str
 ) -> None:
     """Authenticator must be able to correct a call without reading the source."""
     with pytest.raises(ApiError, match=message) as raised:
@@ -169,13 +166,15 @@ def test_an_error_says_what_is_wrong_and_what_is_expected(
     assert raised.value.code is code
 
 
-def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: GatewayFrontend, gate: Gate) -> None:
+def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: Submission, gate: Gate) -> None:
     """Clients that disconnect must not occupy the engine."""
     gate.close()
     first = start_inference(submission, call({INPUT: ONE}))
     assert gate.reached.wait(WAIT_S)
     cancelled = [start_inference(submission, call({INPUT: ONE})) for _ in range(3)]
-    while submission.depth == len(cancelled):  # Until one has left the queue, and only the engine's thread can drop it.
+    while submission.admission.depth == len(
+        cancelled
+    ):  # Until one has left the queue, and only the engine's thread can drop it.
         time.sleep(0.001)
     for pending in cancelled:
         pending.cancel()
@@ -186,7 +185,7 @@ def test_a_cancelled_call_is_not_inferred(worker: GatewayWorker, submission: Gat
     assert worker.node.counts["expired"] == 3
 
 
-def test_a_call_beyond_the_queue_fails_as_busy(submission: GatewayFrontend, gate: Gate) -> None:
+def test_a_call_beyond_the_queue_fails_as_busy(submission: Submission, gate: Gate) -> None:
     """Overload must cost an error, not memory; all frontends share the queue."""
     gate.close()
     calls = [start_inference(submission, call({INPUT: ONE})) for _ in range(12)]
@@ -231,7 +230,7 @@ def test_a_reply_names_the_version_that_answered(
         decoded.release()
 
     monkeypatch.setattr(Batcher, "put", put_and_count)
-    with open_gateway(older, gateway=GRPC) as worker:
+    with open_gateway(older, grpc="127.0.0.1:0") as worker:
         gate.close()
         node, submission = worker.node, worker.node.submission
         first = start_inference(submission, call({INPUT: ONE}))
@@ -268,7 +267,7 @@ def test_a_model_that_is_being_unloaded_rejects_frames_and_answers_earlier_ones(
         submission.put(frame(1), received_ns=clock.now_ns(), max_reply_bytes=1 << 20)
     assert raised.value.code is ErrorCode.NOT_FOUND
     gate.open()
-    assert worker.node.context.in_flight.wait_until_idle("tiny", WAIT_S)
+    assert worker.node.in_flight.wait_until_idle("tiny", WAIT_S)
     assert pending.futures[0].done()
     pending.reply()
 
@@ -291,14 +290,14 @@ def test_an_open_stream_with_rejected_frames_does_not_delay_unloading(worker: Ga
     thread.start()
     assert answered.wait(WAIT_S)
     submission.remove_model("tiny")
-    assert worker.node.context.in_flight.wait_until_idle("tiny", WAIT_S)
+    assert worker.node.in_flight.wait_until_idle("tiny", WAIT_S)
     assert set(statuses) == {Status.ANSWERED, Status.OVERLOADED}
     finished.set()
     thread.join(WAIT_S)
 
 
 @pytest.mark.parametrize("outputs", [("mask",), (RESULTS,)])
-def test_replies_that_are_too_large_together_fail(submission: GatewayFrontend, outputs: tuple[str, ...]) -> None:
+def test_replies_that_are_too_large_together_fail(submission: Submission, outputs: tuple[str, ...]) -> None:
     """Each is within the limit, but sixty-four replies of a model with large outputs would take gigabytes."""
     one = infer(submission, {INPUT: ONE}, outputs=outputs).outputs[outputs[0]]
     limit = max(HEIGHT * WIDTH, len(one[0]))

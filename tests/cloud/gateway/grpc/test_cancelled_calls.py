@@ -7,7 +7,6 @@ import grpc
 import numpy as np
 import pytest
 
-from cloud.gateway.settings import GatewaySettings
 from shared.encoding.protobuf import message_class
 from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
@@ -41,7 +40,7 @@ def test_the_frame_of_a_cancelled_call_is_cancelled(
     gate.close()
     submitted = watch_submissions(monkeypatch)
     with (
-        open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0")) as worker,
+        open_gateway(model(gate), grpc="127.0.0.1:0") as worker,
         grpc.insecure_channel(worker.grpc) as channel,
     ):
         try:
@@ -65,7 +64,7 @@ def test_a_call_that_ends_early_logs_no_traceback(
     gate.close()
     submitted = watch_submissions(monkeypatch)
     with (
-        open_gateway(model(gate), gateway=GatewaySettings(grpc="127.0.0.1:0", max_message_bytes=1 << 20)) as worker,
+        open_gateway(model(gate), grpc="127.0.0.1:0", max_message_bytes=1 << 20) as worker,
         grpc.insecure_channel(worker.grpc) as channel,
     ):
         call: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")

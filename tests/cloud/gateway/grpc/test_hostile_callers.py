@@ -15,16 +15,16 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from cloud.gateway.bind import ListenError
-from cloud.gateway.grpc.limits import TokenBucket
+from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.grpc.stream import MAX_FAILURES
-from cloud.gateway.grpc_server import MAX_METADATA_BYTES, MAX_STREAMS
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.limits import GatewayTimeouts, TokenBucket
 from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 CALLS = 8
+GRPC = "127.0.0.1:0"
 READY = "/inference.GRPCInferenceService/ServerReady"
 INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 ANSWER = "/skylane.v1.Worker/Answer"
@@ -81,14 +81,9 @@ def code_of(call: Any) -> grpc.StatusCode:
     return code
 
 
-def grpc_only(**settings: Any) -> GatewaySettings:
-    """Settings of a gateway without HTTP."""
-    return GatewaySettings(grpc="127.0.0.1:0", **settings)
-
-
 def test_incomplete_calls_are_evicted_for_another_connection(never: Messages) -> None:
     """Authenticator that begin calls and send nothing must not block others."""
-    with open_gateway(model(), gateway=grpc_only(max_calls=CALLS)) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC, max_calls=CALLS) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(CALLS + 2)]  # Two more than one connection may have.
         ended: queue.Queue[Any] = queue.Queue()
@@ -103,7 +98,7 @@ def test_incomplete_calls_are_evicted_for_another_connection(never: Messages) ->
 
 def test_a_message_must_arrive_in_time(never: Messages) -> None:
     """A caller that hangs must not occupy a thread forever."""
-    with open_gateway(model(), gateway=grpc_only(body_timeout_s=0.2)) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC, timeouts=GatewayTimeouts(body_s=0.2)) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.CANCELLED
 
@@ -111,18 +106,18 @@ def test_a_message_must_arrive_in_time(never: Messages) -> None:
 def test_a_response_must_be_received_in_time() -> None:
     """Until then it counts towards the bytes that calls may hold."""
     with (
-        open_gateway(model(), gateway=grpc_only(send_timeout_s=0.2, max_calls=1)) as worker,
+        open_gateway(model(), grpc=GRPC, max_calls=1, timeouts=GatewayTimeouts(send_s=0.2)) as worker,
         raw_connection(worker) as raw,
     ):
         raw.sendall(_preface(window=0) + _call(1, READY) + _data(1, _message(b""), is_last=True))
-        assert _until_reset(raw, 1)  # After `send_timeout_s`.
+        assert _until_reset(raw, 1)  # After `send_s`.
         while not is_served_in_time(worker):
             pass  # On a busy machine this caller may be too slow as well.
 
 
 def test_streams_beyond_the_limit_fail_but_another_connection_is_served() -> None:
     """Each stream occupies a thread for an unlimited time."""
-    with open_gateway(model(), gateway=grpc_only(max_calls=CALLS)) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC, max_calls=CALLS) as worker, connected(worker) as channel:
         listen: Any = channel.unary_stream(STATUS)
         streams = [listen(b"") for _ in range(CALLS // 4)]
         assert all(next(stream) for stream in streams)
@@ -137,7 +132,7 @@ def test_streams_beyond_the_limit_fail_but_another_connection_is_served() -> Non
 
 def test_the_calls_of_one_connection_are_limited(never: Messages) -> None:
     """The caller's grpcio delays the next call; other connections are not affected."""
-    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         begun = [begin.future(never()) for _ in range(MAX_STREAMS)]
         call: Any = channel.unary_unary(READY)
@@ -154,7 +149,7 @@ def test_the_token_is_checked_before_the_message_arrives(never: Messages, tmp_pa
     tokens = tmp_path / "tokens"
     tokens.write_text("van 0123456789abcdef\n")
     tokens.chmod(0o600)
-    with open_gateway(model(), gateway=grpc_only(tokens=tokens)) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC, tokens=tokens) as worker, connected(worker) as channel:
         begin: Any = channel.stream_unary(ANSWER)
         assert code_of(begin.future(never())) is grpc.StatusCode.UNAUTHENTICATED
         assert is_served(worker)
@@ -163,7 +158,7 @@ def test_the_token_is_checked_before_the_message_arrives(never: Messages, tmp_pa
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_a_message_that_is_too_large_fails_alone(compression: grpc.Compression) -> None:
     """Also if it is compressed; other calls of the same connection are not affected."""
-    with open_gateway(model(), gateway=grpc_only(max_message_bytes=MIB)) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC, max_message_bytes=MIB) as worker, connected(worker) as channel:
         call: Any = channel.unary_unary(ANSWER)
         status: Any = channel.unary_stream(STATUS)
         listening = status(b"")
@@ -178,7 +173,7 @@ def test_the_bytes_of_all_calls_are_limited() -> None:
     """The limit is four times the maximum message size; a call beyond it fails and may be retried."""
     gate = Gate()
     gate.close()
-    with open_gateway(model(gate), gateway=grpc_only(max_message_bytes=MIB)) as worker, connected(worker) as channel:
+    with open_gateway(model(gate), grpc=GRPC, max_message_bytes=MIB) as worker, connected(worker) as channel:
         infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         calls = [infer.future(_padded_request(900_000)) for _ in range(8)]
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -193,7 +188,7 @@ def test_the_bytes_of_all_calls_are_limited() -> None:
 
 def test_large_metadata_is_rejected() -> None:
     """It is decoded before the token is checked."""
-    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC) as worker, connected(worker) as channel:
         call: Any = channel.unary_unary(READY)
         pending = call.future(b"", metadata=(("x", "y" * (2 * MAX_METADATA_BYTES)),))
         assert code_of(pending) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -202,7 +197,7 @@ def test_large_metadata_is_rejected() -> None:
 
 def test_a_flood_of_failing_requests_ends_its_stream() -> None:
     """Successful requests are limited by the inference; failing ones would cost their caller nothing."""
-    with open_gateway(model(), gateway=grpc_only()) as worker, connected(worker) as channel:
+    with open_gateway(model(), grpc=GRPC) as worker, connected(worker) as channel:
         infer: Any = channel.stream_stream(INFER)
         assert len(list(infer(iter([b""] * MAX_FAILURES), timeout=WAIT_S))) == MAX_FAILURES  # A few are answered.
         responses = infer(iter([b""] * 10_000))
@@ -222,7 +217,7 @@ def test_a_flood_of_failing_requests_ends_its_stream() -> None:
 def test_other_protocols_affect_only_their_connection(attack: bytes) -> None:
     """Port scanners reach every open port."""
     with (
-        open_gateway(model(), gateway=grpc_only()) as worker,
+        open_gateway(model(), grpc=GRPC) as worker,
         raw_connection(worker) as raw,
     ):
         raw.sendall(attack)
@@ -232,9 +227,9 @@ def test_other_protocols_affect_only_their_connection(attack: bytes) -> None:
 def test_a_port_in_use_is_an_error() -> None:
     """A second worker must not share the first one's port by accident."""
     with (
-        open_gateway(model(), gateway=grpc_only()) as worker,
+        open_gateway(model(), grpc=GRPC) as worker,
         pytest.raises(ListenError, match="cannot listen"),
-        open_gateway(model(), gateway=GatewaySettings(grpc=worker.grpc)),
+        open_gateway(model(), grpc=worker.grpc),
     ):
         pass
 
@@ -242,10 +237,10 @@ def test_a_port_in_use_is_an_error() -> None:
 def test_a_token_bucket_allows_bursts_and_a_rate() -> None:
     """After a burst, tokens return at the configured rate."""
     now_ns = 0
-    bucket = TokenBucket(10.0, 3, lambda: now_ns)
-    assert [bucket.take() for _ in range(4)] == [True, True, True, False]
+    bucket = TokenBucket(10.0, 3)
+    assert [bucket.take(now_ns) for _ in range(4)] == [True, True, True, False]
     now_ns = 100_000_000
-    assert [bucket.take() for _ in range(2)] == [True, False]
+    assert [bucket.take(now_ns) for _ in range(2)] == [True, False]
 
 
 def _padded_request(size: int) -> bytes:

@@ -9,7 +9,7 @@ from tests.support.gateway import WAIT_S
 _WORKER = """
 import threading
 import grpc
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.limits import GatewayTimeouts
 from shared.messages.frame import pack_frame
 from shared.encoding.protobuf_fields import pack
 from tests.support.tiny_model import Engine, frame, model
@@ -24,8 +24,8 @@ class Hung(Engine):
         entered.set()
         threading.Event().wait()
 
-gateway = GatewaySettings(grpc="127.0.0.1:0", shutdown_grace_s=0.1)
-with open_gateway(model(engine=Hung()), gateway=gateway, drain_s=0.1) as worker:
+timeouts = GatewayTimeouts(shutdown_grace_s=0.1)
+with open_gateway(model(engine=Hung()), grpc="127.0.0.1:0", timeouts=timeouts, drain_s=0.1) as worker:
     with grpc.insecure_channel(worker.grpc) as channel:
         call = channel.unary_unary("/skylane.v1.Worker/Answer").future(pack(pack_frame(frame(1))))
         assert entered.wait(WAIT_S)

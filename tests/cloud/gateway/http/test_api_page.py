@@ -2,7 +2,6 @@
 
 from playwright.sync_api import Browser
 
-from cloud.gateway.settings import GatewaySettings
 from tests.support.browser import browser
 from tests.support.gateway import open_gateway
 from tests.support.tiny_model import model
@@ -12,7 +11,7 @@ __all__ = ["browser"]
 
 def test_the_page_shows_the_routes_and_contacts_no_other_server(browser: Browser) -> None:
     """Workers may run without internet access, and a page that loads from elsewhere reveals its visitors."""
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as worker, browser.new_context() as context:
+    with open_gateway(model(), http="127.0.0.1:0") as worker, browser.new_context() as context:
         page = context.new_page()
         urls: list[str] = []
         errors: list[str] = []

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from cloud.gateway.settings import GatewaySettings
+from cloud.gateway.limits import GatewayTimeouts
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.http_calls import DETECT, connect, receive_all, statuses
 from tests.support.tiny_model import model
@@ -23,18 +23,20 @@ LIMIT = 1 << 20
 
 @pytest.fixture(name="worker", scope="module")
 def _worker() -> Iterator[GatewayWorker]:
-    settings = GatewaySettings(
-        http="127.0.0.1:0", max_message_bytes=LIMIT, max_calls=4, header_timeout_s=WAIT_S, body_timeout_s=WAIT_S
-    )
-    with open_gateway(model(), gateway=settings) as worker:
+    with open_gateway(
+        model(),
+        http="127.0.0.1:0",
+        max_message_bytes=LIMIT,
+        max_calls=4,
+        timeouts=GatewayTimeouts(header_s=WAIT_S, body_s=WAIT_S),
+    ) as worker:
         yield worker
 
 
 @pytest.fixture(name="impatient", scope="module")
 def _impatient() -> Iterator[GatewayWorker]:
     """A worker with a timeout of 0.5 s, which may be too short for a well-behaved client on a busy machine."""
-    settings = GatewaySettings(http="127.0.0.1:0", header_timeout_s=0.5, body_timeout_s=0.5)
-    with open_gateway(model(), gateway=settings) as worker:
+    with open_gateway(model(), http="127.0.0.1:0", timeouts=GatewayTimeouts(header_s=0.5, body_s=0.5)) as worker:
         yield worker
 
 
@@ -174,8 +176,9 @@ def _receive_now(peer: socket.socket) -> bytes | None:
 
 def test_beyond_the_connection_limit_the_longest_idle_ones_are_closed() -> None:
     """A flood of silent peers evicts itself, so that other callers can connect."""
-    settings = GatewaySettings(http="127.0.0.1:0", max_calls=4, header_timeout_s=WAIT_S * 2)  # Eight connections.
-    with open_gateway(model(), gateway=settings) as worker:
+    with open_gateway(
+        model(), http="127.0.0.1:0", max_calls=4, timeouts=GatewayTimeouts(header_s=WAIT_S * 2)
+    ) as worker:
         peers = [connect(worker) for _ in range(20)]
         for peer in peers[:12]:
             assert receive_all(peer) == b""
@@ -186,10 +189,12 @@ def test_beyond_the_connection_limit_the_longest_idle_ones_are_closed() -> None:
 
 def test_a_caller_that_does_not_receive_its_response_is_disconnected() -> None:
     """The response occupies memory of the worker until then."""
-    settings = GatewaySettings(http="127.0.0.1:0", send_timeout_s=0.5)
     noise = np.random.default_rng(0).integers(0, 255, (1500, 2500, 3), np.uint8)
     _, image = cv2.imencode(".png", noise)
-    with open_gateway(model(), gateway=settings) as worker, closing(socket.socket()) as peer:
+    with (
+        open_gateway(model(), http="127.0.0.1:0", timeouts=GatewayTimeouts(send_s=0.5)) as worker,
+        closing(socket.socket()) as peer,
+    ):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 12)
         host, _, port = worker.http.partition(":")
         peer.connect((host, int(port)))

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cloud.gateway.common.errors import ApiError, ErrorCode
+from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.http.json_body import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
 
 Numbers = arrays(st.sampled_from([np.uint8, np.int32, np.int64]), array_shapes(max_dims=5, max_side=6))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cloud.gateway.common.errors import ApiError
+from cloud.errors import ApiError
 from cloud.gateway.common.tensors import SizeBudget
 from cloud.gateway.http.json_body import write_array
 

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloud.gateway.settings import GatewaySettings
 from shared.messages import topics
 from shared.messages.frame import pack_frame
 from shared.mqtt.bus import Delivery, Properties
@@ -19,7 +18,7 @@ from tests.support.tiny_model import frame, model
 
 @pytest.fixture(name="worker")
 def _worker() -> Iterator[GatewayWorker]:
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0")) as worker:
+    with open_gateway(model(), http="127.0.0.1:0") as worker:
         yield worker
 
 
@@ -72,7 +71,7 @@ def test_the_expected_wait_counts_the_frames_ahead() -> None:
     slow = model(act)
     slow.card = replace(slow.card, warm_ms=2000.0)
     replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    with open_gateway(slow, gateway=GatewaySettings(http="127.0.0.1:0")) as worker:
+    with open_gateway(slow, http="127.0.0.1:0") as worker:
         worker.bus.subscribe(topics.MASKS.filter(), 1, replies.put)
         topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
         try:

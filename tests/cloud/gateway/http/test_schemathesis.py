@@ -9,7 +9,6 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from cloud.gateway.settings import GatewaySettings
 from tests.support.gateway import open_gateway
 from tests.support.tiny_model import model
 
@@ -27,7 +26,7 @@ def test_responses_match_the_openapi_document() -> None:
         called.add(case.operation.label)
         case.call_and_validate(excluded_checks=[positive_data_acceptance])  # The document does not list the models.
 
-    with open_gateway(model(), gateway=GatewaySettings(http="127.0.0.1:0", max_message_bytes=1 << 20)) as worker:
+    with open_gateway(model(), http="127.0.0.1:0", max_message_bytes=1 << 20) as worker:
         schema = schemathesis.openapi.from_url(f"http://{worker.http}/openapi.json")
         routes = [result.ok() for result in schema.get_all_operations()]
         for route in routes:

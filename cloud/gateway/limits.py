@@ -1,0 +1,181 @@
+"""Limits of concurrent calls, the same for HTTP and gRPC: their number, the bytes that they hold, and time-outs."""
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cloud.errors import ApiError, ErrorCode
+from shared import clock
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTimeouts:
+    """The times for which the HTTP and gRPC servers wait for their callers."""
+
+    body_s: float = 30.0  # To receive the body of an HTTP request, or a gRPC message.
+    header_s: float = 10.0  # To receive the first byte of an HTTP request, and again its headers.
+    send_s: float = 60.0  # For the caller to receive the response.
+    stream_idle_s: float = 600.0  # After which an idle gRPC stream is closed.
+    shutdown_grace_s: float = 5.0  # For active gRPC calls to end when the worker stops.
+
+
+DEFAULT_TIMEOUTS = GatewayTimeouts()
+
+
+class CallLimits:
+    """The calls that are being received, processed or sent. Thread-safe.
+
+    When the limit is reached, a call of a connection with few calls evicts one that waits for its caller, from the
+    connection with the most calls. Slow or silent callers thus cannot block others. Calls that name no connection
+    evict none.
+    """
+
+    def __init__(self, max_calls: int, max_bytes: int) -> None:
+        """`max_bytes` limits the total size of the messages that all calls hold."""
+        self.max_calls = max_calls
+        self.max_bytes = max_bytes
+        self.lock = threading.Lock()
+        self.held_bytes = 0
+        self._calls: dict[ActiveCall, None] = {}  # Ordered by admission.
+        self._counts: Counter[str] = Counter()  # Calls by connection.
+
+    def cancel_overdue(self) -> None:
+        """Cancels the calls that have waited for their callers longer than allowed."""
+        now_ns = clock.now_ns()
+        with self.lock:
+            overdue = [call for call in self._calls if (call.waits_until_ns or math.inf) < now_ns]
+        for call in overdue:
+            call.cancel()
+
+    def add(self, call: "ActiveCall") -> "ActiveCall | None":
+        """Adds a call and returns the one that it evicts; the caller holds the lock.
+
+        Raises:
+            ApiError: the limit is reached, and no call may be evicted.
+        """
+        evicted = None
+        if len(self._calls) >= self.max_calls:
+            evicted = self._evictable(call.connection)
+            if evicted is None:
+                raise ApiError(ErrorCode.BUSY, f"{len(self._calls)} calls are active, the limit: try again later")
+            self.remove(evicted)
+        if not call.is_over:
+            self._calls[call] = None
+            self._counts[call.connection] += 1
+        return evicted
+
+    def remove(self, call: "ActiveCall") -> None:
+        """Removes a call and the bytes that it holds; the caller holds the lock."""
+        if call in self._calls:
+            del self._calls[call]
+            self._counts[call.connection] -= 1
+            if not self._counts[call.connection]:
+                del self._counts[call.connection]
+        self.held_bytes -= call.held_bytes
+        call.held_bytes = 0
+        call.is_over = True
+
+    def _evictable(self, newcomer: str) -> "ActiveCall | None":
+        """The call to evict for one of the connection `newcomer`.
+
+        None if that connection already has as many calls as any other, or if the worker is processing every call of
+        the connections that have more.
+        """
+        most = max(self._counts.values(), default=0)
+        if self._counts[newcomer] + 1 >= most:
+            return None
+        waiting = [
+            call
+            for call in self._calls
+            if call.waits_until_ns is not None and self._counts[call.connection] > self._counts[newcomer] + 1
+        ]
+        return max(waiting, key=lambda call: self._counts[call.connection], default=None)
+
+
+class ActiveCall:
+    """One call and its part of the limits, from its beginning to its end. Thread-safe."""
+
+    def __init__(self, limits: CallLimits, connection: str = "", cancel: Callable[[], object] | None = None) -> None:
+        """`connection` is the caller's address with its port; `cancel` ends the call with the code CANCELLED.
+
+        Without `cancel`, the call ends by itself only, and until then keeps the bytes that it holds.
+        """
+        self.connection = connection
+        self.waits_until_ns: float | None = None  # None: the worker is processing the call.
+        self.held_bytes = 0
+        self.is_over = False
+        self._limits = limits
+        self._cancel = cancel
+
+    def enter(self, max_wait_s: float = math.inf) -> None:
+        """Counts the call, which waits for its caller's message; one that is over already is not counted.
+
+        Raises:
+            ApiError: the limit is reached, and no call may be evicted.
+        """
+        self.wait_for_caller(max_wait_s)
+        with self._limits.lock:
+            evicted = self._limits.add(self)
+        if evicted is not None:
+            evicted.cancel()
+
+    def wait_for_caller(self, max_wait_s: float = math.inf) -> None:
+        """Marks the call as waiting for its caller to send a message or to receive the response."""
+        self.waits_until_ns = clock.now_ns() + max_wait_s * 1e9
+
+    def mark_busy(self) -> None:
+        """Marks the call as being processed by the worker."""
+        self.waits_until_ns = None
+
+    def hold(self, size: int) -> None:
+        """Counts bytes that the call holds until it ends; a negative `size` releases them.
+
+        Raises:
+            ApiError: the call, or all calls together, would hold too many bytes.
+        """
+        limits = self._limits
+        with limits.lock:
+            if self.is_over:
+                return
+            if self._cancel is None and self.held_bytes + size > limits.max_bytes:  # The end of others would not help.
+                raise ApiError(
+                    ErrorCode.TOO_LARGE,
+                    f"the call needs {self.held_bytes + size} bytes of memory, all calls together may use "
+                    f"{limits.max_bytes}: send less",
+                )
+            if size > 0 and limits.held_bytes + size > limits.max_bytes:
+                raise ApiError(
+                    ErrorCode.BUSY, f"the active calls hold {limits.held_bytes} bytes: try again when some have ended"
+                )
+            self.held_bytes += size
+            limits.held_bytes += size
+
+    def cancel(self) -> None:
+        """Ends the call from outside."""
+        if self._cancel is not None:
+            self._cancel()
+
+    def end(self) -> None:
+        """Gives back the call's part of the limits; later calls have no effect."""
+        with self._limits.lock:
+            self._limits.remove(self)
+
+
+class TokenBucket:
+    """A rate limit that allows bursts."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._tokens, self._at_ns = float(burst), 0
+
+    def take(self, now_ns: int) -> bool:
+        """Takes a token; returns False if none is available."""
+        self._tokens = min(self._burst, self._tokens + (now_ns - self._at_ns) / 1e9 * self._per_second)
+        self._at_ns = now_ns
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
