@@ -10,7 +10,7 @@ from tests.fuzz.corpus import TARGETS, corpus, inputs, target
 from tests.fuzz.parsers import DECODERS, PARSERS
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cloud", "edge", "rosbag_tools", "shared")  # The code of vehicles and workers.
+FOLDERS = ("cloud", "edge", "ops/broker", "rosbag_tools", "shared")  # What reads bytes of others.
 
 
 def decoders_of(path: Path) -> set[str]:
