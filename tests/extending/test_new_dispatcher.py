@@ -43,7 +43,12 @@ def test_a_new_dispatcher_chooses_the_workers_of_a_run(
             settings = NullWorkerSettings(f"{name}-{model}", model, HEIGHT, WIDTH)
             stack.enter_context(NullWorkerProcess(mosquitto_url, settings))
         vehicle = Vehicle(
-            connect(mosquitto_url), pictures(tmp_path, FRAMES), tmp_path / f"car-{model}", model=model, dispatch="first"
+            connect(mosquitto_url),
+            pictures(tmp_path, FRAMES),
+            tmp_path / f"car-{model}",
+            model=model,
+            dispatch="first",
+            retry=False,
         )
         known: set[str] = set()
         while len(known) < 2:
