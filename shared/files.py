@@ -42,10 +42,17 @@ def read_file(path: Path) -> bytes:
 
 
 def check_writable(path: Path, flag: str) -> None:
-    """Creates a file that is written after long work, and its folder; the SkylaneError if it cannot names `flag`."""
+    """Checks that a file can be written after long work, and makes its folder.
+
+    Raises:
+        SkylaneError: it cannot be written; the message names `flag`.
+    """
+    is_new = not os.path.lexists(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise SkylaneError(unwritable_message(path, error, flag)) from error
 

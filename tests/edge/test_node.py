@@ -163,7 +163,7 @@ def test_the_manifest_describes_the_run_without_secrets(tmp_path: Path) -> None:
     """It has a count for every outcome, including zeros."""
     key = tmp_path / "secret.pem"
     key.touch()
-    config = EdgeConfig(vehicle="car", tls_key=key)
+    config = EdgeConfig(vehicle="car", broker="mqtts://broker", tls_key=key)
     started = run_record.started(config, "s1", {"kind": "bag", "sha256": "ab"}, CARD)
     assert (started["state"], started["session"], started["model"]["sha256"]) == ("running", "s1", CARD.sha256)
     assert started["source"]["sha256"] == "ab"

@@ -201,7 +201,7 @@ def test_lines_are_complete_during_the_run(tmp_path: Path) -> None:
     ("sink", "name", "problem"),
     [
         (PngSink, "masks", "Not a directory"),
-        (OverlaySink, "overlays", "File exists"),
+        (OverlaySink, "overlays", "exists and is not a folder"),
         (JsonLinesSink, RESULTS_NAME, "Is a directory"),
     ],
 )

@@ -77,7 +77,7 @@ def npy_header(shape: tuple[int, ...]) -> bytes:
 
 @pytest.mark.parametrize(
     ("member", "problem"),
-    [(b"hello", "ValueError"), (npy_header((2**45,)), "announces more data than it has"), (b"", "ValueError")],
+    [(b"hello", "EOF"), (npy_header((2**45,)), "announces more data than it has"), (b"", "EOF")],
     ids=["no array", "32 TiB", "empty"],
 )
 def test_a_file_with_a_hostile_array_is_refused(tmp_path: Path, member: bytes, problem: str) -> None:
