@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from cloud.models.opening import open_model
 from shared.models.repository import Repository, default_root
-from shared.runtime import malloc
+from shared.runtime import memory
 def held():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 def left():
     before = held()
-    malloc.trim()
+    memory.trim()
     return before - held()
-malloc.retain()
+memory.retain()
 model = open_model(Repository(default_root()).find("road-small"))
 opened = left()
 model.infer(np.zeros((1, *model.input_shape), np.uint8))

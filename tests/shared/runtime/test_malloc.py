@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reaso
 # Allocates, writes and frees blocks of the size of a raw frame; prints the page faults per round.
 _CHILD = """
 import resource, sys
-from shared.runtime import malloc
+from shared.runtime import memory
 if "retain" in sys.argv:
-    malloc.retain()
+    memory.retain()
 FRAME, ROUNDS = 3 << 20, 50
 for round_number in range(ROUNDS + 1):
     if round_number == 1:
@@ -56,18 +56,18 @@ def test_settings_of_the_operator_are_kept(name: str, value: str) -> None:
 _BUILDER = """
 import os
 from pathlib import Path
-from shared.runtime import malloc
+from shared.runtime import memory
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 PIECE, PIECES = 64 << 10, 3200
-malloc.retain()
+memory.retain()
 before = resident_mb()
 blocks = [bytes([1]) * PIECE for _ in range(PIECES)]
 live = blocks[::100]
 full = resident_mb()
 del blocks
 untrimmed = resident_mb()
-malloc.trim()
+memory.trim()
 print(before, full, untrimmed, resident_mb())
 """
 
