@@ -1,4 +1,4 @@
-"""The record of a frame on the vehicle, from its due time until its row in the latency log."""
+"""The record of a frame on the vehicle, from its due time until its row in the latency log, and its worker."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The pipeline: prepares each due frame for the model and hands it to the sender."""
+"""The pipeline: prepares each due frame for the model, hands it to the sender, and its image to the presenter."""
 
 import threading
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Opens files whose paths come from outside: only regular files, because reading anything else may never end."""
+"""Opens, checks, hashes and sorts files whose paths come from outside; only regular ones: another may never end."""
 
 import errno
 import hashlib

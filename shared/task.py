@@ -1,4 +1,4 @@
-"""The contract of a task, a kind of result that a model computes, and the table of all tasks."""
+"""The contract of a task, a kind of result that a model computes, its outputs, and the table of all tasks."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -265,3 +265,14 @@ def test_the_docstring_of_a_package_names_modules_that_exist(folder: Path) -> No
             path = Path(*name.removesuffix(".py").split("."))
             places = [start / path for start in (folder, ROOT)]
             assert any(place.is_dir() or place.with_suffix(".py").is_file() for place in places), name
+
+
+def test_docstrings_of_modules_name_files_that_exist() -> None:
+    """A module that was merged or moved leaves pointers behind."""
+    known = {path.name for path in MODULES} | {path.name for path in (ROOT / "tests").rglob("*.py")} | {"setup.py"}
+    dangling = []
+    for path in MODULES:
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        named = re.findall(r"`([\w./-]+\.py)`", docstring)
+        dangling += [(str(path), name) for name in named if name.rpartition("/")[2] not in known]
+    assert dangling == []

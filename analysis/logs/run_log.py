@@ -1,4 +1,4 @@
-"""Reads the folder of a run with pandas; unreadable rows and cells are skipped and listed as problems."""
+"""Reads the folder of a run with pandas, unreadable rows as problems, and selects the frames with a result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Measures a run: divides its frames into phases and computes its metrics for the table of runs."""
+"""Measures a run: divides its frames into phases and computes its metrics, the row in the table of runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The folder of a study: plan, manifest, runs and results, from which an interrupted study is resumed."""
+"""The folder of a study and its manifest: plan, runs and results, from which an interrupted study is resumed."""
 
 import os
 import shutil

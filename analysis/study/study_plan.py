@@ -1,4 +1,4 @@
-"""Reads the YAML file of a study and derives its cells."""
+"""Reads the YAML file of a study, derives its cells and orders its runs."""
 
 import random
 from collections.abc import Mapping, Sequence

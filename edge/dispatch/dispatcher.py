@@ -1,4 +1,4 @@
-"""The contract of a dispatcher, which chooses the worker of each frame, and the table of dispatchers."""
+"""The contract and the table of dispatchers, which choose the worker of a frame, and the simplest one."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol

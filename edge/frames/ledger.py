@@ -1,4 +1,4 @@
-"""The ledger: accounts for every frame, from its due time until its row in the latency log."""
+"""The ledger: accounts for every frame, from its due time until its row in the latency log, and logs its end."""
 
 import threading
 from collections import Counter, OrderedDict, deque

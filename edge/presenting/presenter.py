@@ -1,4 +1,4 @@
-"""The contract of a presenter, which turns results that arrive late into an output for now. The table is in `table.py`."""
+"""The contract and the table of presenters, which turn late results into an output for now, and the simplest one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The presenter that moves the newest result to now, by the motion of the image since its frame."""
+"""The presenter that moves the newest result to now, by the motion of the image, and how results are moved."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The PNG sink: masks as class ids and as colours, and images with other results drawn on them."""
+"""The sinks of image files: masks as PNG or NumPy arrays, other results drawn on their images, and overlays."""
 
 import io
 import zipfile

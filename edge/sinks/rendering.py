@@ -1,4 +1,4 @@
-"""Renders the model's input with its result drawn on it, for the sinks that write images or videos."""
+"""Renders the model's input with its result drawn on it, and writes images, for the sinks of images and videos."""
 
 from pathlib import Path
 from typing import Any

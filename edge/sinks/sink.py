@@ -1,4 +1,4 @@
-"""The contract of a sink, which writes results. The table is in `table.py`."""
+"""The contract and the table of sinks, which write results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

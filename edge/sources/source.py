@@ -1,4 +1,4 @@
-"""The contract of a source of frames. The table is in `table.py`, `opening.py` opens one."""
+"""The contract and the table of sources of frames; `opening.py` opens one."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""The contracts for calls to one worker: channel, protocol adapter, and the possible outcomes of a call."""
+"""The contracts for calls to one worker: channel, protocol adapter, outcomes of a call, and a frame's metadata."""
 
 import base64
 import binascii

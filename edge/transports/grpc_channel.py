@@ -1,4 +1,4 @@
-"""The connection to a worker over gRPC."""
+"""The connection to a worker over gRPC, and the adapter for Skylane's own protocol."""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The contract of a transport, which carries frames to workers. The table is in `table.py`."""
+"""The contract and the table of transports, which carry frames to workers, and what a transport carries and reports."""
 
 import queue
 import threading

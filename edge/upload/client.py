@@ -1,4 +1,4 @@
-"""The upload client, which sends images to one worker over a transport of the vehicle; its settings and errors."""
+"""The upload client, which sends images to one worker over a transport of the vehicle; the images, settings and errors."""
 
 import itertools
 import queue

@@ -1,4 +1,4 @@
-"""Folders of memory-mapped arrays with images and their ground truth, filled by several processes."""
+"""Folders of memory-mapped arrays with images and their ground truth, and the threads that load batches from them."""
 
 import queue
 import threading

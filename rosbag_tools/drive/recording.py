@@ -1,4 +1,4 @@
-"""Records a synthetic drive into a bag: images, calibration, ground truth labels and boxes."""
+"""Records a synthetic drive into a bag: images, calibration, true labels and boxes; also the sample bags."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

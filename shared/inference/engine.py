@@ -1,4 +1,4 @@
-"""The contract of an engine, which runs model files on a device; `table` lists all engines."""
+"""The contract of an engine, which runs model files on a device, and its errors; `table` lists all engines."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A loaded model: its manifest, its card and the engine that runs it."""
+"""A loaded model: its manifest, its card, the engine that runs it, its warm-up and its agreement with another one."""
 
 from collections.abc import Mapping
 from dataclasses import replace

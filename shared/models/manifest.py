@@ -1,4 +1,4 @@
-"""The manifest of a model: `model.yaml`, which describes its file, inputs and outputs."""
+"""The manifest of a model (`model.yaml`), which describes its file, inputs and outputs, and where a model runs."""
 
 import re
 from dataclasses import dataclass

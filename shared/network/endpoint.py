@@ -1,4 +1,4 @@
-"""Endpoints, written HOST:PORT."""
+"""Endpoints, written HOST:PORT, and the environment variables of addresses and passwords."""
 
 import re
 from dataclasses import dataclass

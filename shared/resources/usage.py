@@ -1,4 +1,4 @@
-"""Samples of resource usage, and the probes that take them."""
+"""Samples of resource usage, the probes that take them, and those of a process and of the machine."""
 
 from dataclasses import dataclass, fields
 from typing import Protocol

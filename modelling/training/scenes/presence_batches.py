@@ -1,4 +1,4 @@
-"""Batches of small images with the answer to "is there a vehicle?"."""
+"""Batches of small images with the answer to "is there a vehicle?", and of images with their weather."""
 
 import numpy as np
 import numpy.typing as npt

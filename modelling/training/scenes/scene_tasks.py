@@ -1,4 +1,4 @@
-"""The tasks that can be trained on scenes, by the classes of the recipe."""
+"""The tasks that can be trained on scenes, by the classes of the recipe, and their losses."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The codec `png` of images and masks. Any program can open the files."""
+"""The codecs `jpeg` and `png`. Any program can open the files."""
 
 from typing import Any
 
