@@ -199,7 +199,7 @@ def test_a_listed_path_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
         ("rosbag2_bagfile_information: {relative_file_paths: 5}", "relative_file_paths"),
         ("rosbag2_bagfile_information: {relative_file_paths: [rec_0.db3], message_count: many}", "message_count"),
         ("other: 1", "rosbag2_bagfile_information: is missing"),
-        ("- 1", "holds a list"),
+        ("- 1", "is a list or a single value instead of a map"),
         ("rosbag2_bagfile_information: {relative_file_paths: [" + "x," * 1_000_000 + "]}", "is larger than"),
         ("\x1b[31m: [", "is not valid YAML"),
     ],
