@@ -47,10 +47,10 @@ from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
-from shared.runtime.threads import ThreadGroup
 from shared.stages import Stage, Stamp
 from shared.task import DEFAULT_TASK, task_named
 from shared.terminal_table import Table, result_table
+from shared.threads import ThreadGroup
 
 _GATEWAY_TARGET = 0.93  # Answered frames per second divided by those of the bare engine.
 _SATURATION_TARGET = 0.95  # Frames answered in time divided by the capacity of the bare engine.

@@ -19,7 +19,7 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger
+from edge.ledger import Ledger
 from edge.workers.worker_clocks import WorkerClocks
 from ops.processes.null_worker import NullWorkerSettings, null_model
 from shared import clock

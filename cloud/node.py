@@ -12,9 +12,8 @@ from cloud.gateway.limits import DEFAULT_TIMEOUTS, GatewayTimeouts
 from cloud.models.loader import ModelLoader
 from cloud.models.model_swap import ModelSwap
 from cloud.preflight import raise_file_limit
-from cloud.serving.admission import Admission
+from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.batching import Batcher
-from cloud.serving.circuit_breaker import CircuitBreaker
 from cloud.serving.decoding import Decoder
 from cloud.serving.load_meter import InFlight, LoadMeter
 from cloud.serving.postprocessing import Postprocessor
@@ -28,7 +27,7 @@ from shared.logs import get_logger
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile
-from shared.runtime.threads import Counts, ThreadGroup
+from shared.threads import Counts, ThreadGroup
 
 DRAIN_S = 30.0
 _LOG = get_logger("cloud")

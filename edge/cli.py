@@ -8,8 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from edge.config import EdgeConfig
-from edge.pacing.arrivals import Arrivals
+from edge.config import Arrivals, EdgeConfig
 from edge.run import run
 from edge.sources.opening import is_live
 from shared.config import read_yaml

@@ -1,30 +1,39 @@
 """The configuration of `skylane edge play`: a YAML file whose values flags override."""
 
 import secrets
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 
-from edge.dispatch.dispatcher import DISPATCHERS
-from edge.pacing.arrivals import Arrivals
 from edge.presenting.presenter import PRESENTERS
 from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.transport import TRANSPORTS
+from edge.workers.dispatcher import DISPATCHERS
 from shared.config import OneOf, parsed_by, setting
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.mask_codecs import MASK_CODECS
-from shared.messages.field_types import VERSION_NAME
 from shared.messages.frame import RequestOptions
+from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import validate_name
 from shared.mqtt.broker_options import DAY_S, NodeSection
 from shared.network.endpoint import WORKER, Endpoint
 from shared.reuse.cascade import threshold_problem
 from shared.reuse.gate import METHODS
+
+
+class Arrivals(StrEnum):
+    """The schedule of an open loop."""
+
+    SOURCE = "source"  # The times at which the source recorded the frames.
+    UNIFORM = "uniform"  # A constant rate, as from one camera.
+    POISSON = "poisson"  # A Poisson process, as from many independent vehicles.
+
 
 Demosaic = Literal["auto", "bilinear", "edge-aware", "vng", "binning"]
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.dispatch.retry_policy import RetryPolicy
-from edge.dispatch.retrying import Retrier
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger, RunCounts
-from edge.pacing.replay import FrameQueue, Pacer, ReadAhead
+from edge.ledger import Ledger, RunCounts
+from edge.pacing import FrameQueue, Pacer, ReadAhead
 from edge.pipeline import Pipeline, PreparedImages
 from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
+from edge.retrying import Retrier
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender, open_dispatcher
@@ -21,15 +20,15 @@ from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin, Sink
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
-from edge.workers.liveness import UNRESPONSIVE_AFTER_S, LivenessMonitor
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.retry_policy import RetryPolicy
+from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LogWriter
 from shared.runtime.health_file import HealthFile
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 _TICK_S = 0.1
 DRAIN_S = 5.0  # Time that a stopped run waits for answers.

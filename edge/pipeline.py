@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger
-from edge.pacing.replay import FrameQueue
+from edge.ledger import Ledger
+from edge.pacing import FrameQueue
 from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError

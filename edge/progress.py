@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.node import EdgeNode
 from shared import clock
 from shared.logs import get_logger

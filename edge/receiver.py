@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger
+from edge.ledger import Ledger
 from edge.transports.transport import RawReply, Transport
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock

@@ -29,8 +29,7 @@ from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
 from shared.errors import SkylaneError, unwritable_message
 from shared.logs import get_logger
-from shared.messages.model_card import ModelCard
-from shared.messages.request_options import check_request_options
+from shared.messages.model_card import ModelCard, check_request_options
 from shared.registry import load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, LogError, LogWriter

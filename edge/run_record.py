@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edge.config import EdgeConfig
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.presenting.recording import OutputRecorder
 from edge.reuse.opening import Reuse
 from edge.reuse.reporting import reuse_record

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.sources.source import SourceError
 from shared.errors import SkylaneError
 from shared.logs import LogFormat, get_logger

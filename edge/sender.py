@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from edge.config import EdgeConfig
-from edge.dispatch.dispatcher import DISPATCHERS, Dispatcher
 from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
-from edge.frames.ledger import Ledger
+from edge.ledger import Ledger
 from edge.transports.transport import NO_BROKER, NO_WORKER, TRANSPORTS, EncodedRequest, OnUndelivered, Transport
-from edge.workers.liveness import LivenessMonitor
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.dispatcher import DISPATCHERS, Dispatcher
+from edge.workers.worker_clocks import LivenessMonitor, WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.messages.frame import FrameMessage

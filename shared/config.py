@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from shared.errors import SkylaneError, UnknownNameError, suggestion
 from shared.files import open_file
 from shared.inference.table import DEVICE_NAME, DEVICE_RULE
-from shared.messages.field_types import VERSION_NAME, VERSION_RULE
+from shared.messages.msgpack_reader import VERSION_NAME, VERSION_RULE
 from shared.messages.topics import NAME, NAME_RULE
 from shared.registry import names_of
 

@@ -15,7 +15,7 @@ from pydantic.types import PathType
 
 from shared.config import OneOf, describe_problem, dotted
 from shared.errors import SkylaneError
-from shared.messages.field_types import VERSION_NAME, VERSION_RULE
+from shared.messages.msgpack_reader import VERSION_NAME, VERSION_RULE
 from shared.messages.topics import validate_name
 
 M = TypeVar("M", bound=BaseModel)

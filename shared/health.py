@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.messages.node_status import NodeState, unpack_status

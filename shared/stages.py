@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from shared.messages.field_types import Nanoseconds
+from shared.messages.msgpack_reader import Nanoseconds
 
 _MAX_STAGE, _MAX_NODE = 64, 200  # Characters. A node consists of a role and two names of up to 64.
 

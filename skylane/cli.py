@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _run(arguments)
     except SystemExit as ended:
-        from shared.runtime.threads import end_process_if_threads_hang  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.threads import end_process_if_threads_hang  # noqa: PLC0415 (keeps `skylane --help` fast)
 
         end_process_if_threads_hang(ended.code if isinstance(ended.code, int) else 1)
         raise

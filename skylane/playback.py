@@ -19,7 +19,7 @@ from edge.sinks.sink import FrameResult
 from shared.config import validate
 from shared.errors import SkylaneError
 from shared.logs import get_logger
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 _WAITING = 64  # Results that wait for the program.
 _END_TIMEOUT_S = 600.0

@@ -12,13 +12,12 @@ import pytest
 import cloud.cli
 import edge.cli
 from cloud.config import CloudConfig
-from edge.config import EdgeConfig
-from edge.dispatch.dispatcher import DISPATCHERS
-from edge.pacing.arrivals import Arrivals
+from edge.config import Arrivals, EdgeConfig
 from edge.presenting.presenter import PRESENTERS
 from edge.sinks.sink import SINKS
 from edge.sinks.video_codec import VideoCodec
 from edge.transports.transport import TRANSPORTS
+from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section
 from shared.flags import override
 from shared.imaging.bit_depth import Bits

@@ -14,8 +14,8 @@ from analysis.logs.resource_log import load_resources
 from analysis.logs.result_checks import check_results
 from analysis.logs.text_table import Ints, read_table
 from analysis.logs.timing_checks import check_timing
-from edge.dispatch.dispatcher import DISPATCHERS
 from edge.transports.transport import TRANSPORTS
+from edge.workers.dispatcher import DISPATCHERS
 from shared.runlog.latency_log import (
     CSV_NAME,
     JOURNAL_NAME,

@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from analysis.study.scenarios import SCENARIOS
-from edge.dispatch.dispatcher import DISPATCHERS
 from edge.presenting.presenter import PRESENTERS
 from edge.transports.transport import MQTT, TRANSPORTS
+from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section
 from shared.inference.table import ENGINES, formats
 from shared.models.manifest import Precision

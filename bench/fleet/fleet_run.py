@@ -31,13 +31,13 @@ from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedR
 from bench.harness import alternating
 from cloud.preflight import raise_file_limit
 from edge.config import EdgeConfig
-from edge.pacing.arrivals import poisson_ns, uniform_ns
+from edge.pacing import poisson_ns, uniform_ns
 from edge.workers.worker_clocks import WorkerClocks
 from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 GROUP, LOAD = "group", "load"
 DISPATCHES = (LOAD, GROUP)

@@ -15,7 +15,7 @@ from typing import IO, Self
 import psutil
 
 from bench.peers.clients import PeerError
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 NETWORK_VARIABLE = "SKYLANE_PEERS_NETWORK"  # Set in a process inside its own network namespace.
 

@@ -25,8 +25,8 @@ from shared.inference.engine import Images
 from shared.inference.model import Model
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.runtime.threads import ThreadGroup
 from shared.task import task_named
+from shared.threads import ThreadGroup
 
 CODECS = ("jpeg", "raw")
 SETTLING = 3  # Uncounted calls at the start of a turn, because the server was frozen.

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, RequestErrors
 from cloud.gateway.limits import TokenBucket
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, RequestErrors
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.messages import topics
 from shared.messages.clock_probes import MAX_PROBE_BYTES, Echo, pack_echo, unpack_probe
 from shared.messages.msgpack_reader import MessageError
 from shared.mqtt.bus import Bus, Delivery
-from shared.runtime.threads import Counts
+from shared.threads import Counts
 
 _BURST = 40  # Probes that a vehicle may send at once; it starts with 16.
 _RATE_HZ = 10.0  # Probes per second afterwards; a vehicle sends two.

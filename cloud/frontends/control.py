@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from cloud.errors import RequestErrors
 from cloud.models.model_swap import ModelSwap, ModelSwapError
+from cloud.serving.errors import RequestErrors
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger
@@ -24,7 +24,7 @@ from shared.messages.control import (
 )
 from shared.messages.model_card import ModelCard
 from shared.mqtt.bus import Bus, Delivery, Properties
-from shared.runtime.threads import BoundedQueue, Counts
+from shared.threads import BoundedQueue, Counts
 
 _MAX_REQUESTS = 32  # Unread requests.
 _MAX_CHANGES = 4  # Loads and unloads that wait for the current one.

@@ -14,16 +14,15 @@ from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
 from shared.errors import SkylaneError
 from shared.messages import topics
-from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result
-from shared.messages.frame_header import peek
+from shared.messages.frame import RESULT_CONTENT_TYPE, ResultMessage, Status, pack_result, peek
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId, TopicNameError
 from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, online_workers
-from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
+from shared.threads import BoundedQueue
 
 _MAX_REFUSED = 1024
 _MAX_REFUSED_BYTES = 64 << 20

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud.errors import ApiError, ErrorCode
+from cloud.serving.errors import ApiError, ErrorCode
 from shared import clock
 
 

@@ -15,7 +15,7 @@ from shared.logs import get_logger
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
 from shared.runtime.machine import usable_cores
-from shared.runtime.threads import ThreadsExhaustedError, check_threads_available, is_thread_limit
+from shared.threads import ThreadsExhaustedError, check_threads_available, is_thread_limit
 
 _ENGINE_THREADS = 8  # Threads of an engine's library besides those per core, at most.
 _LOG = get_logger("cloud")

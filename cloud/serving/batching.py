@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cloud.isolation.process import ProcessLostError
-from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import CircuitBreaker
+from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
 from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier

@@ -12,9 +12,8 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage, Status, unpack_frame
-from shared.messages.model_card import ModelCard
+from shared.messages.model_card import ModelCard, check_request_options
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.request_options import check_request_options
 from shared.stages import Stage
 
 

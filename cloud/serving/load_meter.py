@@ -8,8 +8,8 @@ from functools import partial
 from cloud.serving.admission import Admission
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from shared.messages.field_types import MAX_MS
 from shared.messages.load import WorkerLoad
+from shared.messages.msgpack_reader import MAX_MS
 
 
 class InFlight:

@@ -10,9 +10,9 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.model import Model
 from shared.messages.frame import Status
-from shared.runtime.threads import BoundedQueue
 from shared.stages import Stage
 from shared.task import task_named
+from shared.threads import BoundedQueue
 
 _BACKLOG = 16
 

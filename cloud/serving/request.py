@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.inference.engine import Outputs
 from shared.messages.deadline import Deadline
-from shared.messages.frame import FrameMessage, Status
-from shared.messages.frame_header import EMPTY_HEADER, FrameHeader
+from shared.messages.frame import EMPTY_HEADER, FrameHeader, FrameMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 

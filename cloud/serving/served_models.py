@@ -8,7 +8,7 @@ from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
 from shared.models.repository import version_rank
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 _DRAIN_S = 30.0
 

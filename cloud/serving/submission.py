@@ -8,17 +8,15 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.frontend import Frontend
 from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import CircuitBreaker
+from cloud.serving.errors import ApiError, ErrorCode
 from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier
 from cloud.serving.request import EXPIRED_IN_QUEUE, Refusal, Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.inference.engine import Outputs
-from shared.messages.frame import FrameMessage, ResultMessage, Status
-from shared.messages.frame_header import FrameHeader
+from shared.messages.frame import FrameHeader, FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus

@@ -21,8 +21,8 @@ from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.presented_log import OutputOrigin
-from shared.runtime.threads import lower_priority
 from shared.stages import Stage
+from shared.threads import lower_priority
 
 # Reasons why a tick has no output.
 NO_RESULT, TOO_OLD, CAMERA_CHANGED = "no_result", "too_old", "camera_changed"

@@ -11,7 +11,7 @@ from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogError
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
-from shared.runtime.threads import BoundedQueue, ThreadGroup, lower_priority
+from shared.threads import BoundedQueue, ThreadGroup, lower_priority
 
 OUTPUTS_FOLDER = "presented"  # Subfolder of a run with the files of the sinks.
 _STALL_S = 60.0

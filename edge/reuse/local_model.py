@@ -14,7 +14,7 @@ from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs
 from shared.inference.model import Model
 from shared.logs import get_logger
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.
 _MAX_RAISES_IN_A_ROW = 3

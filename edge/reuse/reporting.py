@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.opening import Reuse
 from shared.runlog.latency_log import Outcome

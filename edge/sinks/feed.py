@@ -9,15 +9,15 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import PendingResults
+from edge.ledger import PendingResults
 from edge.pipeline import rgb_input
 from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
-from shared.runtime.threads import BoundedQueue, lower_priority
 from shared.task import TASKS, task_named
+from shared.threads import BoundedQueue, lower_priority
 
 _LOG = get_logger("edge")
 _BACKLOG, _RAW_BACKLOG = 64, 8  # Frames; the raw outputs of one may take a hundred megabytes.

@@ -14,7 +14,7 @@ from edge.sinks.sink import FrameResult, SinkError
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
-from shared.runtime.threads import unchanged_scheduling
+from shared.threads import unchanged_scheduling
 
 _OPACITY = 0.55
 _TIME_BASE = Fraction(1, 1000)

@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from edge.transports.transport import EncodedRequest
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result

@@ -18,7 +18,7 @@ from edge.transports.transport import (
 from edge.workers.clock_sync import ClockProber
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
-from edge.workers.worker_loads import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result

@@ -7,12 +7,12 @@ from functools import partial
 from edge.transports import channel
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
-from shared.encoding.bounded_json import parse
-from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import ProtobufError, message_class
-from shared.encoding.protobuf import parse as parse_message
+from shared.compression import Buffer
+from shared.messages.bounded_json import parse
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.msgpack_reader import MessageError
+from shared.messages.protobuf import ProtobufError, message_class
+from shared.messages.protobuf import parse as parse_message
 
 MAX_VALUES = 256  # JSON values in the header of a binary reply.
 LENGTH_HEADER = "Inference-Header-Content-Length"

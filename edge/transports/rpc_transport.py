@@ -27,7 +27,7 @@ from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 _GRACE_S = 0.5  # Time after a frame's deadline in which the worker may still report the outcome.
 _JOIN_TIMEOUT_S = 10.0

@@ -27,9 +27,9 @@ from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained
 from shared.messages.deadline import Deadline
-from shared.messages.field_types import VERSION_NAME
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import FrameId, validate_name
 from shared.mqtt.settings import CONNECT_TIMEOUT_S
 from shared.network.endpoint import WORKER

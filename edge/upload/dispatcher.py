@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edge.upload.client import ImageResult, UploadClient, WorkerBusyError, WorkerLostError
 from shared.errors import SkylaneError
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 _MAX_ATTEMPTS = 3  # An image on which three workers failed may itself be the cause.
 _MAX_BUSY_REPLIES = 120  # Consecutive replies after which a worker counts as lost.

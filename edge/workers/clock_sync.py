@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from edge.workers.worker_clocks import WorkerClocks
 from shared import clock
 from shared.clock import Exchange
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.messages.clock_probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
 from shared.messages.msgpack_reader import MessageError
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edge.workers.worker_loads import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError, suggestion
 from shared.logs import get_logger
 from shared.messages import topics

@@ -10,8 +10,8 @@ from shared.config import OneOf, Section, setting
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.inference.table import AUTO, DEVICE_NAME, ENGINES, choose_engine
-from shared.messages.field_types import VERSION_NAME
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import VERSION_NAME
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository, RepositoryError, StoredModel, default_root
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.protobuf_fields import ProtobufError, check_count, fields
+from shared.messages.protobuf_fields import ProtobufError, check_count, fields
 
 _Schema = dict[int, tuple[str, type]]  # Field number → name, and the type of its value.
 _BYTES: type = memoryview

@@ -11,8 +11,8 @@ from rosbags.typesys.store import Typestore
 
 from rosbag_tools.messages.foxglove import CameraMessage, read_protobuf, read_protobuf_stamp
 from rosbag_tools.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
-from shared.encoding.protobuf_fields import ProtobufError
 from shared.errors import SkylaneError
+from shared.messages.protobuf_fields import ProtobufError
 
 HEADER = "std_msgs/msg/Header"
 DETECTIONS = "vision_msgs/msg/Detection2DArray"

@@ -1,13 +1,13 @@
-"""Encoding of frames for transmission, and validated decoding of untrusted data; the codecs are in `shared.imaging.codecs`."""
+"""Encoding of frames for transmission, and validated decoding of untrusted data; the codecs stand in `codec`."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
-from shared.imaging.codecs.codec import IMAGE_CODECS, image_codec
+from shared.imaging.codec import IMAGE_CODECS, image_codec
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import MAX_SIDE

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"

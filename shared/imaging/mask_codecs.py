@@ -1,10 +1,10 @@
-"""Encoding and validated decoding of masks; the codecs are in `shared.imaging.codecs`."""
+"""Encoding and validated decoding of masks; the codecs stand in `codec`."""
 
 import numpy as np
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.imaging.codecs.codec import MASK_CODECS, Mask, mask_codec
+from shared.imaging.codec import MASK_CODECS, Mask, mask_codec
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE
 
 __all__ = ["MASK_CODECS", "Mask", "MaskCodecError", "decode", "encode"]

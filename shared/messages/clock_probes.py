@@ -5,9 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.encoding.compression import Buffer
-from shared.messages.field_types import Name, Nanoseconds
-from shared.messages.msgpack_reader import MessageError
+from shared.compression import Buffer
+from shared.messages.msgpack_reader import MessageError, Name, Nanoseconds
 from shared.messages.schema import Schema
 from shared.messages.topics import NAME
 

@@ -9,11 +9,10 @@ import msgpack
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
-from shared.messages.field_types import Milliseconds, Name, Text, Version
 from shared.messages.model_card import ModelCard, check_card
-from shared.messages.msgpack_reader import MAX_ITEMS, VERSION, MessageError
+from shared.messages.msgpack_reader import MAX_ITEMS, VERSION, MessageError, Milliseconds, Name, Text, Version
 from shared.messages.schema import Schema
 from shared.messages.topics import TopicNameError, validate_name
 

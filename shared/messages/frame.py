@@ -1,23 +1,38 @@
-"""The messages for a frame and its result: MessagePack maps, fully validated when they are decoded."""
+"""The messages for a frame and its result: MessagePack maps, fully validated when they are decoded.
 
+`peek` reads the fields that a queue needs from the first bytes, without decoding the image.
+"""
+
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgpack
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.deadline import Deadline
-from shared.messages.field_types import MAX_MS, Name, Nanoseconds, Side, Text, Version
 from shared.messages.load import WorkerLoad
-from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, brief
+from shared.messages.msgpack_reader import (
+    MAX_ITEMS,
+    MAX_MS,
+    MAX_NS,
+    MessageError,
+    Name,
+    Nanoseconds,
+    Side,
+    Text,
+    Version,
+    brief,
+)
 from shared.messages.schema import Schema
 from shared.messages.topics import FrameId, TopicNameError
-from shared.stages import Stamp
+from shared.stages import Stage, Stamp
 from shared.task import DEFAULT_TASK, TASKS, task_named
 
 FRAME_CONTENT_TYPE = "application/vnd.skylane.frame+msgpack"
@@ -203,3 +218,67 @@ def _check_geometry(value: Geometry, frame_id: FrameId) -> None:
 
 def _field_error(key: str, problem: str, frame_id: FrameId) -> MessageError:
     return MessageError(f"field {key!r}: {problem}", frame_id)
+
+
+_HEADER_BYTES = 4096  # All fields before the image take about 1 kB.
+_MAX_TEXT = 512
+_MAX_KEYS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """Selected fields of a frame message. Missing or invalid ones have their defaults; the whole message is validated later."""
+
+    due_ns: int | None = None  # Vehicle clock: comparable only between frames of the same vehicle.
+    deadline: Deadline = Deadline.NEVER
+    version: str | None = None
+    attempt: int = 1
+
+
+EMPTY_HEADER = FrameHeader()
+
+
+def peek(payload: Buffer, received_ns: int | None = None) -> FrameHeader:
+    """Reads the header of a frame message, up to `data`. Takes microseconds, never fails and copies what it keeps.
+
+    The deadline counts from `received_ns`, by default now.
+    """
+    fields: dict[str, Any] = {}
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=_HEADER_BYTES,
+        max_str_len=_MAX_TEXT,
+        max_bin_len=_MAX_TEXT,
+        max_array_len=MAX_ITEMS,
+        max_map_len=MAX_ITEMS,
+        max_ext_len=0,
+    )
+    unpacker.feed(memoryview(payload)[:_HEADER_BYTES])
+    try:
+        for _ in range(min(unpacker.read_map_header(), _MAX_KEYS)):
+            key = unpacker.unpack()
+            if key == "data":
+                break
+            value = unpacker.unpack()
+            if isinstance(key, str):  # Other types may not be hashable, or nested too deeply to be hashed.
+                fields[key] = value
+    except (ValueError, msgpack.UnpackException):
+        pass  # The fields read so far are kept.
+    version = fields.get("version")
+    return FrameHeader(
+        due_ns=_due_ns(fields.get("stamps")),
+        deadline=Deadline.after_ms(_integer(fields.get("budget_ms"), MAX_MS), received_ns),
+        version=version if isinstance(version, str) else None,
+        attempt=_integer(fields.get("attempt"), 100) or 1,
+    )
+
+
+def _due_ns(stamps: object) -> int | None:
+    for stamp in stamps if isinstance(stamps, list) else ():
+        match stamp:
+            case [Stage.DUE.value, str(), int(at_ns)]:
+                return _integer(at_ns, MAX_NS)
+    return None
+
+
+def _integer(value: object, maximum: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= maximum else None

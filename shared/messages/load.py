@@ -5,9 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from shared.encoding.compression import Buffer
-from shared.messages.field_types import Milliseconds, Name
-from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
+from shared.compression import Buffer
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, Milliseconds, Name
 from shared.messages.schema import Schema
 
 MAX_REPORT_BYTES = 1 << 16  # Enough for 256 models with the longest names; vehicles keep one report per worker.

@@ -1,4 +1,4 @@
-"""The model card: the description of a model that its worker announces to the vehicles."""
+"""The model card, by which a worker describes its model to the vehicles, and what a vehicle may ask of that model."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,8 +8,8 @@ from msgspec import Meta
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
-from shared.messages.field_types import Milliseconds, Name, Side, Text
-from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
+from shared.messages.frame import RequestOptions
+from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, Milliseconds, Name, Side, Text
 from shared.task import TASKS, task_named
 
 
@@ -59,3 +59,27 @@ def labels_of(task: str, labels: Labels) -> Labels:
     if len(labels.names) > plug_in.labels[1]:
         raise LabelsError(f"{len(labels.names)} classes of a {plug_in.result_name}: give at most {plug_in.labels[1]}")
     return labels
+
+
+def check_request_options(options: RequestOptions, card: ModelCard) -> None:
+    """Checks that a model supports the options; a vehicle does so at its start, a worker for every frame.
+
+    Raises:
+        MessageError: The model has no such codec, outputs or number of classes; the message lists the valid choices.
+    """
+    task = task_named(card.task)
+    if options.mask_codec not in task.codecs:
+        codecs = ", ".join(task.codecs)
+        raise MessageError(f"no {task.result_name} codec {options.mask_codec[:40]!r}: ask for {codecs}")
+    unknown = [name for name in options.outputs if name not in card.outputs]
+    if unknown:
+        hint = f"ask for {', '.join(card.outputs)}" if card.outputs else "only models of raw tensors have named outputs"
+        raise MessageError(f"model {card.name} has no output {', '.join(unknown)[:200]}: {hint}")
+    if options.top_k is None:
+        return
+    if "top_k" not in task.settings:
+        raise MessageError(f"model {card.name} returns no ranked classes, its task is {card.task}: leave top-k out")
+    if options.top_k > len(card.labels.names):
+        raise MessageError(
+            f"model {card.name} has {len(card.labels.names)} classes, not {options.top_k}: ask for fewer"
+        )

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
-from shared.messages.field_types import Name
 from shared.messages.model_card import ModelCard, check_card
-from shared.messages.msgpack_reader import MessageError
+from shared.messages.msgpack_reader import MessageError, Name
 from shared.messages.schema import Schema
 
 MAX_AGE_MS = 1 << 53

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
 
 BYTES = "BYTES"

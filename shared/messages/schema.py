@@ -8,7 +8,7 @@ import msgpack
 import msgspec
 from msgspec import inspect
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.messages.msgpack_reader import VERSION, MessageError, brief, field_error, unpack_map
 from shared.sanitize import printable

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import message_class
+from shared.compression import Buffer
+from shared.messages.protobuf import message_class
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
 
 _DTYPES = {  # TensorFlow's DataType number: NumPy's name, and the field of values that are not in `tensor_content`.

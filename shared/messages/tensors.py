@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import BYTE_CODECS, Buffer, ByteCodec
+from shared.compression import BYTE_CODECS, Buffer, ByteCodec
 from shared.errors import SkylaneError, UnknownNameError
 from shared.messages.msgpack_reader import VERSION, field_error, unpack_map
 from shared.messages.topics import validate_name

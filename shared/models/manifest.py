@@ -13,7 +13,7 @@ from shared.config import Section
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
-from shared.messages.field_types import VERSION_NAME
+from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
 from shared.network.endpoint import Endpoint, EndpointError

@@ -11,8 +11,8 @@ from shared.config import ConfigError, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.files import resolved, tree_sha256
 from shared.imaging.labels import Labels, read_labels
-from shared.messages.field_types import VERSION_NAME
 from shared.messages.model_card import ModelCard, labels_of
+from shared.messages.msgpack_reader import VERSION_NAME
 from shared.models.manifest import MANIFEST_NAME, Manifest
 from shared.package_data import shipped, user_models
 from shared.task import task_named

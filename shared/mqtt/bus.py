@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Protocol, Self
 
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 
 _CACHE_SIZE = 1024  # Pairs of filter and topic whose match is cached.
 _LONGEST_CACHED_TOPIC = 512  # Characters. MQTT allows 65,535, which would make the cache large.

@@ -17,9 +17,8 @@ from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will, matches
 from shared.mqtt.first_connect import ConnectReply, FirstConnect
 from shared.mqtt.inflight import InflightMessages
-from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.packets import PublishPacket, encode
-from shared.mqtt.paho_client import MonitoredClient
+from shared.mqtt.paho_client import LinkMonitor, MonitoredClient
 from shared.mqtt.settings import MqttSettings
 from shared.mqtt.watchdog import Watchdog
 from shared.network.address import Address, Certificates

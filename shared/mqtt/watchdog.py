@@ -6,8 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from shared import clock
-from shared.mqtt.keepalive import STALL_NS, LinkMonitor
-from shared.mqtt.paho_client import MonitoredClient
+from shared.mqtt.paho_client import STALL_NS, LinkMonitor, MonitoredClient
 from shared.mqtt.settings import MqttSettings
 
 _INTERVAL_S = 0.5

@@ -17,7 +17,7 @@ from shared.resources.gpus import gpus
 from shared.resources.tcp_bytes import TcpTable
 from shared.resources.usage import USAGE_FIELDS, MachineUsage, ProbeGoneError, ProcessUsage, ResourceUsage, UsageProbe
 from shared.runlog.latency_log import append_whole, log_full_disk
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
 COLUMNS = ("at_ns", "node", *USAGE_FIELDS)

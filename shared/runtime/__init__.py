@@ -1,1 +1,1 @@
-"""Processes, threads, memory and health of this process, and facts about this machine."""
+"""Processes, memory and health of this process, and facts about this machine."""

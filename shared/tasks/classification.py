@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages import tensors

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray

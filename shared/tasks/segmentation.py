@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edge.config import EdgeConfig
-from edge.pacing.arrivals import Arrivals
+from edge.config import Arrivals, EdgeConfig
 from edge.run import run
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from tests.support.synthetic_run import SyntheticRunPlan, write_run

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport
-from edge.workers.worker_loads import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads
 from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings, null_model
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

@@ -15,7 +15,7 @@ from cloud.preflight import GatewayError, check_gateway, max_threads, warn_if_pi
 from ops.broker.certificate_authority import CertificateAuthority
 from shared.network.certificate_expiry import ExpiredError
 from shared.runtime.machine import usable_cores
-from shared.runtime.threads import ThreadsExhaustedError, check_threads_available
+from shared.threads import ThreadsExhaustedError, check_threads_available
 
 
 def test_a_key_with_a_password_is_an_error(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ import grpc
 from cloud.config import CloudConfig
 from cloud.preflight import max_threads
 from shared.messages.frame import pack_frame
-from shared.encoding.protobuf_fields import pack
+from shared.messages.protobuf_fields import pack
 from tests.support.tiny_model import Engine, frame, model
 from tests.support.gateway import open_gateway
 

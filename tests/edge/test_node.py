@@ -10,7 +10,7 @@ import pytest
 
 from edge import run_record
 from edge.config import EdgeConfig
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.node import EdgeNode, RunSettings
 from edge.transports.mqtt_transport import MqttTransport, vehicle_will
 from edge.transports.transport import MAX_QUEUED_REPLIES, TransportEvents

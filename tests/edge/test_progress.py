@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.node import EdgeNode
 from edge.progress import PeriodicSummary, run_with_progress
 from shared.logs import configure_logging, get_logger

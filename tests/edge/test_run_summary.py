@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge.frames.ledger import RunCounts
-from edge.frames.reply_validation import ReplyOrigin
+from edge.ledger import ReplyOrigin, RunCounts
 from edge.run_summary import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD

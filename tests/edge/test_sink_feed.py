@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import PendingResults
+from edge.ledger import PendingResults
 from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import FrameResult, Sink
 from shared.errors import SkylaneError

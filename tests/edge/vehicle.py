@@ -6,7 +6,7 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger
+from edge.ledger import Ledger
 from edge.pipeline import prepare
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import MqttTransport

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from edge.dispatch.dispatcher import DISPATCHERS, DispatcherEntry
 from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.dispatcher import DISPATCHERS, DispatcherEntry
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings

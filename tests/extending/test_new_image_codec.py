@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.imaging.codecs.codec import IMAGE_CODECS
+from shared.imaging.codec import IMAGE_CODECS
 from shared.imaging.frames import Layout, Pixels
 from shared.inference.model import Model
 from shared.registry import Entry

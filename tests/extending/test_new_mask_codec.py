@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.imaging.codecs.codec import MASK_CODECS, Mask
+from shared.imaging.codec import MASK_CODECS, Mask
 from shared.inference.model import Model
 from shared.registry import Entry
 from tests.pipeline.rig import check_masks, pictures, play, worker

@@ -8,7 +8,7 @@ import pytest
 
 from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
 from ops.demo import write_still
-from shared.runtime.threads import unchanged_scheduling
+from shared.threads import unchanged_scheduling
 
 
 @pytest.mark.parametrize(("count", "middle"), [(1, 0), (7, 3)])

@@ -13,7 +13,8 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from edge.pacing.arrivals import Arrivals, poisson_ns
+from edge.config import Arrivals
+from edge.pacing import poisson_ns
 from shared import clock
 from shared.files import tree_sha256
 from shared.imaging import geometry

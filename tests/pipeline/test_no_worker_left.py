@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from edge.pacing.arrivals import Arrivals
+from edge.config import Arrivals
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers, pictures
 

@@ -21,10 +21,10 @@ from shared.messages import clock_probes, control, frame, load, node_status, ten
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.deadline import Deadline
-from shared.messages.field_types import MAX_NS, MAX_SIDE
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad
 from shared.messages.model_card import ModelCard
+from shared.messages.msgpack_reader import MAX_NS, MAX_SIDE
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind
 from shared.stages import Stamp

@@ -21,8 +21,8 @@ from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision
-from shared.runtime.threads import ThreadGroup
 from shared.stages import CLOUD_STAGES
+from shared.threads import ThreadGroup
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0

@@ -11,7 +11,7 @@ from typing import Self
 import psutil
 
 from analysis.statistics.samples import slope
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 
 MEASURES = ("rss_bytes", "fds", "threads")
 _JOIN_TIMEOUT_S = 10.0

@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.encoding.protobuf import ProtobufError, method_types, parse
 from shared.errors import SkylaneError
 from shared.inference.pre_postprocess import first_line
+from shared.messages.protobuf import ProtobufError, method_types, parse
 from shared.messages.tensors import MAX_BYTES
 from shared.network import endpoint
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from cloud.engines.remote.channel import RemoteError, parsed
 from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, ServerReply, arrays_by_name
-from shared.encoding.protobuf import message_class
 from shared.errors import suggestion
 from shared.inference.pre_postprocess import Array
 from shared.inference.tensor_binding import TensorInfo
+from shared.messages.protobuf import message_class
 from shared.messages.tensorflow_tensors import dtype_name, from_tensor_proto, to_tensor_proto
 
 _SERVICE = "tensorflow.serving.PredictionService"

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cloud.engines.remote.engine import RemoteEngine, RemoteModelMetadata, ServerReply, arrays_by_name
-from shared.encoding.protobuf import message_class
 from shared.inference.pre_postprocess import Array
 from shared.inference.tensor_binding import TensorInfo
 from shared.messages.open_inference_tensors import datatype_of, dtype_name, from_contents, from_raw, to_raw
+from shared.messages.protobuf import message_class
 
 _SERVICE = "inference.GRPCInferenceService"
 

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from cloud.errors import ApiError, ErrorCode, converting_errors
+from cloud.serving.errors import ApiError, ErrorCode, converting_errors
 from shared.errors import SkylaneError, reason_of
 from shared.files import open_file
 from shared.messages.topics import sanitize_name, validate_name

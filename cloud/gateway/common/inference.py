@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS, SizeBudget, Tensor
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.serving.submission import Answered, Submission
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
 from shared.messages.deadline import Deadline

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceCall, InferenceReply
 from cloud.gateway.common.tensors import ENCODED, PACKED, Tensor, TensorSpec, output_specs, pixels
 from cloud.node import CloudNode
-from cloud.serving.model_stats import TRITON_STAGES, ModelStats
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
+from cloud.serving.replies import TRITON_STAGES, ModelStats
 from cloud.serving.served_models import ServedModel
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.imaging.labels import Labels
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cloud.errors import ApiError, ErrorCode
-from shared.encoding.compression import Buffer
+from cloud.serving.errors import ApiError, ErrorCode
+from shared.compression import Buffer
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.task import task_named

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.tensors import (
     ENCODED,
     IMAGES,
@@ -24,10 +23,11 @@ from cloud.gateway.common.tensors import (
     output_specs,
     pixels,
 )
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from cloud.serving.served_models import ServedModel
 from cloud.serving.submission import Submission
-from shared.encoding.protobuf import message_class
 from shared.messages.model_card import ModelCard
+from shared.messages.protobuf import message_class
 from shared.messages.tensorflow_tensors import dtype_number
 
 DEFAULT = "serving_default"

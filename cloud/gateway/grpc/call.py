@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.errors import ErrorCode, converting_errors
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.node import CloudNode
-from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import ProtobufError, message_class, parse
+from cloud.serving.errors import ErrorCode, converting_errors
+from shared.compression import Buffer
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_result, unpack_frame
+from shared.messages.protobuf import ProtobufError, message_class, parse
 
 FRAME_KEY = "skylane-frame-bin"  # Metadata: a vehicle's frame message without data.
 MASK_KEY = "skylane-mask-bin"  # Trailing metadata: the mask message without data.

@@ -7,7 +7,6 @@ from typing import Any
 
 from google.protobuf.json_format import ParseDict
 
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common import open_inference
 from cloud.gateway.common.inference import InferenceReply, PendingInference, server_timing, start_inference
 from cloud.gateway.common.open_inference import (
@@ -22,10 +21,11 @@ from cloud.gateway.common.open_inference import (
 )
 from cloud.gateway.common.tensors import SizeBudget
 from cloud.gateway.grpc.call import FRAME_KEY, GrpcCall, Method, PendingResponse, Services, StreamMethod, parse_message
-from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import message_class, method_types
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
+from shared.compression import Buffer
 from shared.messages.control import ControlReply, Verb
 from shared.messages.open_inference_tensors import from_contents
+from shared.messages.protobuf import message_class, method_types
 from shared.messages.tensors import MAX_TENSORS
 
 _REQUEST = "inference.ModelInferRequest"

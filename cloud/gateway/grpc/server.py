@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 
 from cloud.config import CloudConfig
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.frontend import Frontend
 from cloud.gateway.bind import ListenError, listen, parse_bind_address
 from cloud.gateway.grpc import open_inference, skylane, tf_serving
@@ -17,6 +16,7 @@ from cloud.gateway.grpc.stream import RequestStream
 from cloud.gateway.grpc.threads import GrpcThreadPool, max_streams_of
 from cloud.gateway.limits import ActiveCall, CallLimits
 from cloud.node import CloudNode
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from shared import clock
 
 SERVICES = {**skylane.SERVICES, **open_inference.SERVICES, **tf_serving.SERVICES}

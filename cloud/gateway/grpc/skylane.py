@@ -3,12 +3,12 @@
 import threading
 from collections.abc import Iterator
 
-from cloud.errors import ErrorCode, converting_errors
 from cloud.gateway.grpc.call import GrpcCall, Method, Services, converting_cancellation
-from shared.encoding.protobuf_fields import PackedError, pack, unpack
+from cloud.serving.errors import ErrorCode, converting_errors
 from shared.messages.frame import pack_result, unpack_frame
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import pack_status
+from shared.messages.protobuf_fields import PackedError, pack, unpack
 
 _CHECK_INTERVAL_S = 0.5  # Interval at which a status stream checks for the end of the worker.
 

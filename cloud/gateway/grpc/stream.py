@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.grpc.call import GrpcCall, PendingResponse
 from cloud.gateway.limits import ActiveCall, TokenBucket
+from cloud.serving.errors import ApiError, ErrorCode
 from shared import clock
 
 MAX_PENDING = 16  # Requests of one stream that are being processed; further ones wait in the network.

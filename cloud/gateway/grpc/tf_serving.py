@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.common.tensors import SizeBudget, Tensor
 from cloud.gateway.common.tf_serving import (
@@ -18,8 +17,9 @@ from cloud.gateway.common.tf_serving import (
     tensorflow_type,
 )
 from cloud.gateway.grpc.call import GrpcCall, Method, Services, parse_message
-from shared.encoding.compression import Buffer
-from shared.encoding.protobuf import message_class
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
+from shared.compression import Buffer
+from shared.messages.protobuf import message_class
 from shared.messages.tensorflow_tensors import STRING, content, dtype_name, extend_values, from_tensor_proto
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS
 

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from shared.logs import RateLimitedLogger, get_logger
 from shared.runtime.machine import usable_cores
-from shared.runtime.threads import ThreadsExhaustedError, is_thread_limit
+from shared.threads import ThreadsExhaustedError, is_thread_limit
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.gateway.limits import ActiveCall
 from cloud.node import CloudNode
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 from shared.messages.msgpack_reader import MessageError

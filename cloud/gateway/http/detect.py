@@ -18,11 +18,11 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field as FormField
 from python_multipart.multipart import File, FormParser, parse_options_header
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import InferenceReply, PendingInference, stages_ms
 from cloud.gateway.common.tensors import RESULTS
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.node import CloudNode
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from shared import clock
 from shared.imaging import geometry, image_codecs, mask_codecs
 from shared.imaging.frames import Layout

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import simdjson
 
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.common.tensors import SizeBudget
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 
 MAX_JSON_BYTES = 64 << 20  # Size of a body: simdjson takes 7 ms per megabyte and blocks all other threads.
 MAX_WIDE_BYTES = 16 << 20  # Size of a body with non-ASCII text, which takes four bytes per character.

@@ -9,8 +9,8 @@ import anyio
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from cloud.errors import ApiError, ErrorCode, InvalidError
 from cloud.gateway.limits import ActiveCall, CallLimits
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]

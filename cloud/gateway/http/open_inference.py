@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
-from cloud.errors import InvalidError
 from cloud.gateway.common import open_inference
 from cloud.gateway.common.inference import start_inference
 from cloud.gateway.common.open_inference import (
@@ -25,7 +24,8 @@ from cloud.gateway.common.open_inference import (
 from cloud.gateway.common.tensors import IMAGES, RESULTS, SizeBudget, Tensor, byte_size
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for, worker_of
 from cloud.gateway.http.json_body import read_object, write_array
-from shared.encoding.compression import Buffer
+from cloud.serving.errors import InvalidError
+from shared.compression import Buffer
 from shared.messages.control import ControlReply, Verb
 from shared.messages.open_inference_tensors import BYTES, check_shape
 from shared.messages.tensors import MAX_TENSORS, TensorsError, cast_checked

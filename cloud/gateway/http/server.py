@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.frontend import Frontend
 from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.http import detect, open_inference, skylane, tf_serving
@@ -25,6 +24,7 @@ from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpList
 from cloud.gateway.http.middleware import CallMiddleware, HeaderChecks
 from cloud.gateway.limits import CallLimits
 from cloud.node import CloudNode
+from cloud.serving.errors import ApiError, ErrorCode
 
 ROUTE_MODULES = (skylane, detect, open_inference, tf_serving)
 MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.

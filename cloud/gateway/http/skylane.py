@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cloud.gateway.http.call import Call, respond, worker_of
 from cloud.node import CloudNode
-from cloud.serving.model_stats import ModelStats
+from cloud.serving.replies import ModelStats
 from shared.messages.node_status import NodeState, pack_status
 
 _MODEL_LABELS = ("model", "version")
@@ -21,7 +21,7 @@ routes = APIRouter()
 
 
 def _time_us(part: str) -> Callable[[ModelStats], float]:
-    """Returns a function for the time that answered frames spent in a part of `cloud.serving.model_stats.SPENT`."""
+    """Returns a function for the time that answered frames spent in a part of `cloud.serving.replies.SPENT`."""
     return lambda stats: stats.stage_ns(part) / 1e3
 
 

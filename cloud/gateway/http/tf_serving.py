@@ -12,7 +12,6 @@ import numpy.typing as npt
 from fastapi import APIRouter, Response
 from google.protobuf.json_format import MessageToDict
 
-from cloud.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.gateway.common.inference import InferenceCall, start_inference
 from cloud.gateway.common.tensors import SizeBudget, Tensor, byte_size
 from cloud.gateway.common.tf_serving import (
@@ -28,7 +27,8 @@ from cloud.gateway.common.tf_serving import (
 )
 from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.gateway.http.json_body import read_object, write_array
-from shared.encoding.compression import Buffer
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
+from shared.compression import Buffer
 from shared.messages.tensors import cast_checked
 
 _BASE64 = "b64"

@@ -24,7 +24,7 @@ from shared.resources.gpus import gpus
 from shared.runtime import memory
 from shared.runtime.machine import usable_cores
 from shared.runtime.processes import on_termination_signals
-from shared.runtime.threads import BoundedQueue
+from shared.threads import BoundedQueue
 
 _MAX_ATTEMPTS = 3  # Attempts at a bag whose process dies: it is done again at most twice.
 _MAX_EARLY_DEATHS = 3  # Processes that may end in a row before they have loaded the model.

@@ -8,7 +8,7 @@ import pytest
 from analysis.logs.audit import audit
 from analysis.logs.log_rows import read_log
 from shared.clock import Offset
-from shared.messages.field_types import MAX_NS
+from shared.messages.msgpack_reader import MAX_NS
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome, milliseconds
 from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage

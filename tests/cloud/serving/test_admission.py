@@ -14,8 +14,7 @@ from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
 from shared import clock
 from shared.messages.deadline import Deadline
-from shared.messages.frame import ResultMessage, Status
-from shared.messages.frame_header import FrameHeader
+from shared.messages.frame import FrameHeader, ResultMessage, Status
 from shared.stages import Stage
 
 WAIT_S = 60.0

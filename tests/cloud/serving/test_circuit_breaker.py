@@ -3,7 +3,7 @@
 import pytest
 
 from cloud.isolation.process import ProcessLostError
-from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
+from cloud.serving.admission import STRIKES, CircuitBreaker
 from shared import clock
 from shared.inference.engine import InferenceError
 from shared.messages.frame import Status

@@ -27,8 +27,7 @@ from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
 from shared.inference.model import Model
 from shared.messages.deadline import Deadline
-from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame
-from shared.messages.frame_header import peek
+from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame, peek
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp

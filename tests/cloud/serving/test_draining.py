@@ -8,8 +8,7 @@ from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from shared import clock
-from shared.messages.frame import Status
-from shared.messages.frame_header import FrameHeader
+from shared.messages.frame import FrameHeader, Status
 from shared.stages import Stage
 from tests.support.gateway import WAIT_S, open_gateway
 from tests.support.tiny_model import frame, model

@@ -1,6 +1,6 @@
 """Statistics per model."""
 
-from cloud.serving.model_stats import ServingStats
+from cloud.serving.replies import ServingStats
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId

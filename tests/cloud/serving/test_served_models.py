@@ -8,7 +8,7 @@ from cloud.serving.postprocessing import Postprocessor
 from cloud.serving.replies import Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.messages.msgpack_reader import MessageError
-from shared.runtime.threads import ThreadGroup
+from shared.threads import ThreadGroup
 from tests.support.tiny_model import Engine, model
 
 

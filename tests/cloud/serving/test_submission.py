@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cloud.serving.admission import Admission
-from cloud.serving.circuit_breaker import STRIKES, CircuitBreaker
+from cloud.serving.admission import STRIKES, Admission, CircuitBreaker
 from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
@@ -13,8 +12,7 @@ from cloud.serving.served_models import ServedModels
 from cloud.serving.submission import Submission
 from shared import clock
 from shared.messages.deadline import Deadline
-from shared.messages.frame import ResultMessage, Status
-from shared.messages.frame_header import FrameHeader
+from shared.messages.frame import FrameHeader, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from edge.frames.ledger import RunCounts
+from edge.ledger import RunCounts
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import Reuse

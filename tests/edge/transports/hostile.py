@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any
 
 from shared import clock
-from shared.encoding.protobuf_fields import pack, unpack
 from shared.messages.clock_probes import Echo, pack_echo, unpack_probe
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.messages.protobuf_fields import pack, unpack
 from tests.support.tiny_model import CARD
 
 grpc: Any = import_module("grpc")

@@ -21,10 +21,10 @@ from edge.transports.http_client import WorkerHttpClient
 from edge.transports.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
 from edge.workers.worker_directory import NoWorkerError
-from shared.encoding.protobuf_fields import pack
 from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
+from shared.messages.protobuf_fields import pack
 from shared.messages.topics import FrameId
 from shared.network.endpoint import Endpoint
 from tests.edge.transports.conftest import WAIT_S, Open, await_problem

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from cloud.errors import RequestErrors
 from cloud.frontends.clock_responder import ClockResponder
+from cloud.serving.errors import RequestErrors
 from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.clock_sync import ClockProber, ProbeTracker

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edge.workers.liveness import LivenessMonitor
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange

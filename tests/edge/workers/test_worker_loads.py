@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from edge.workers.worker_loads import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads
 from shared.messages.frame import Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load
 from shared.messages.topics import LOADS

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.errors import ApiError
 from cloud.gateway.grpc import open_inference as oip_messages
 from cloud.gateway.grpc import tf_serving as tfs_messages
 from cloud.gateway.http import open_inference as oip_json
 from cloud.gateway.http import tf_serving as tfs_json
 from cloud.gateway.http.detect import parse_form
-from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_fields import PackedError, pack, unpack
+from cloud.serving.errors import ApiError
+from shared.messages.protobuf import message_class
+from shared.messages.protobuf_fields import PackedError, pack, unpack
 from shared.messages.tensorflow_tensors import to_tensor_proto
 from shared.mqtt import packets
 from shared.mqtt.bus import Properties

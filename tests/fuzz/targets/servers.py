@@ -15,11 +15,11 @@ from cloud.engines.remote.channel import RemoteError, parsed
 from edge.transports import open_inference, tensorflow_serving
 from edge.transports.channel import MASK_HEADER, MASK_KEY, RESULT, RpcReply
 from edge.transports.grpc_channel import SkylaneAdapter
-from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_fields import pack
 from shared.errors import SkylaneError
 from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.open_inference_tensors import from_contents, from_raw
+from shared.messages.protobuf import message_class
+from shared.messages.protobuf_fields import pack
 from shared.messages.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import TensorsError
 from shared.messages.topics import FrameId

@@ -9,19 +9,19 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from cloud.errors import ApiError
 from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.admission import Admission
 from cloud.serving.decoding import Decoder
+from cloud.serving.errors import ApiError
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from edge.workers.clock_sync import ProbeTracker
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
-from edge.workers.worker_loads import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads
 from shared import clock
-from shared.encoding.compression import Buffer
+from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
@@ -48,10 +48,10 @@ from shared.messages.frame import (
     Status,
     pack_frame,
     pack_result,
+    peek,
     unpack_frame,
     unpack_result,
 )
-from shared.messages.frame_header import peek
 from shared.messages.load import LoadReport, WorkerLoad, pack_load, unpack_load
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status

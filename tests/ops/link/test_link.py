@@ -18,8 +18,8 @@ import pytest
 from ops.broker.broker import Broker
 from ops.link.link import Link, LinkCounts
 from ops.processes.child import BenchError
+from shared.compression import Buffer
 from shared.config import ConfigError, validate
-from shared.encoding.compression import Buffer
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.network.link_spec import PROFILES, LinkSpec

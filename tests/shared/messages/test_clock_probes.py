@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.clock_probes import MAX_PROBE_BYTES, Echo, Probe, pack_echo, pack_probe, unpack_echo, unpack_probe
-from shared.messages.field_types import MAX_NS
-from shared.messages.msgpack_reader import MessageError
+from shared.messages.msgpack_reader import MAX_NS, MessageError
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 NS = st.integers(0, MAX_NS)

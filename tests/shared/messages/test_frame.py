@@ -13,7 +13,6 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.deadline import Deadline
-from shared.messages.field_types import MAX_NS, MAX_SIDE
 from shared.messages.frame import (
     MAX_FRAME_STAMPS,
     FrameMessage,
@@ -26,7 +25,7 @@ from shared.messages.frame import (
     unpack_result,
 )
 from shared.messages.load import WorkerLoad
-from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
+from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MAX_NS, MAX_SIDE, MessageError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FrameId
 from shared.stages import Stamp

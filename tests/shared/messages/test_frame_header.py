@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.deadline import Deadline
-from shared.messages.frame import FrameMessage, pack_frame
-from shared.messages.frame_header import EMPTY_HEADER, FrameHeader, peek
+from shared.messages.frame import EMPTY_HEADER, FrameHeader, FrameMessage, pack_frame, peek
 from shared.messages.topics import FrameId
 from shared.stages import Stamp
 

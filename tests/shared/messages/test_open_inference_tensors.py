@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor
 
-from shared.encoding.protobuf import message_class
 from shared.messages.open_inference_tensors import datatype_of, dtype_name, from_contents, from_raw, to_raw
+from shared.messages.protobuf import message_class
 from shared.messages.tensors import DTYPES, TensorsError
 
 SUPPORTED = (*DTYPES, "bool")

@@ -1,8 +1,8 @@
 import pytest
 
 from shared.messages.frame import RequestOptions
+from shared.messages.model_card import check_request_options
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.request_options import check_request_options
 from tests.shared.tasks.parts import card
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cloud.engines.tensorflow.runtime import tf
-from shared.encoding.protobuf import message_class
+from shared.messages.protobuf import message_class
 from shared.messages.tensorflow_tensors import STRING, dtype_name, extend_values, from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import DTYPES, TensorsError
 

@@ -1,6 +1,6 @@
 import pytest
 
-from shared.mqtt.keepalive import LinkMonitor
+from shared.mqtt.paho_client import LinkMonitor
 
 S = 1_000_000_000
 TIMEOUT_S = 15

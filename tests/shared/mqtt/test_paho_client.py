@@ -10,9 +10,8 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
-from shared.mqtt.keepalive import LinkMonitor
 from shared.mqtt.packets import PublishPacket
-from shared.mqtt.paho_client import MonitoredClient
+from shared.mqtt.paho_client import LinkMonitor, MonitoredClient
 from shared.mqtt.settings import MqttSettings
 
 WAIT_S = 60.0

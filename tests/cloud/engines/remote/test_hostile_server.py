@@ -12,8 +12,8 @@ import pytest
 
 from cloud.engines.remote.tf_serving import TfServingEngine
 from cloud.engines.remote.triton import TritonEngine
-from shared.encoding.protobuf import MAX_LIST_BYTES, message_class
 from shared.inference.engine import EngineError, InferenceError
+from shared.messages.protobuf import MAX_LIST_BYTES, message_class
 from shared.messages.tensors import MAX_BYTES
 from shared.models.manifest import Manifest, Placement
 

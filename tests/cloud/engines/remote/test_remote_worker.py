@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from cloud.models.loader import ModelLoader
-from shared.encoding.protobuf_fields import pack, unpack
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
+from shared.messages.protobuf_fields import pack, unpack
 from shared.models.manifest import REMOTE_FORMATS
 from shared.models.repository import Repository
 from tests.support import model_servers, tiny_models

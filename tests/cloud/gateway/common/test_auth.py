@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.common.auth import TOKEN_VARIABLE, Authenticator, TokensError
+from cloud.serving.errors import ApiError, ErrorCode
 
 CAR = "c" * 32
 GUEST = "g" * 32

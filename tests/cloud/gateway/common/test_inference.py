@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import (
     CallOrigin,
     InferenceCall,
@@ -21,6 +20,7 @@ from cloud.gateway.common.inference import (
 )
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS
 from cloud.serving.batching import Batcher
+from cloud.serving.errors import ApiError, ErrorCode
 from cloud.serving.request import Request
 from cloud.serving.submission import Submission
 from shared import clock

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.common.auth import ANYONE, Authenticator
 from cloud.gateway.common.open_inference import check_parameters, check_reply, index, send_request
+from cloud.serving.errors import ApiError, ErrorCode
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 
 LOCAL = "127.0.0.1"

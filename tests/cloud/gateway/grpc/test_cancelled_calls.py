@@ -7,9 +7,9 @@ import grpc
 import numpy as np
 import pytest
 
-from shared.encoding.protobuf import message_class
-from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
+from shared.messages.protobuf import message_class
+from shared.messages.protobuf_fields import pack
 from shared.messages.tensorflow_tensors import to_tensor_proto
 from tests.support.gateway import WAIT_S, Gate, open_gateway, watch_submissions
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model

@@ -18,8 +18,8 @@ from cloud.gateway.bind import ListenError
 from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.limits import GatewayTimeouts, TokenBucket
-from shared.encoding.protobuf_fields import pack
 from shared.messages.frame import pack_frame
+from shared.messages.protobuf_fields import pack
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 

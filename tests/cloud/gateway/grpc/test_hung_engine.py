@@ -11,7 +11,7 @@ import threading
 import grpc
 from cloud.gateway.limits import GatewayTimeouts
 from shared.messages.frame import pack_frame
-from shared.encoding.protobuf_fields import pack
+from shared.messages.protobuf_fields import pack
 from tests.support.tiny_model import Engine, frame, model
 from tests.support.gateway import WAIT_S, open_gateway
 

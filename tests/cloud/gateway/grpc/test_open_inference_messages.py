@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.errors import ApiError
 from cloud.gateway.common.open_inference import OutputTensor
 from cloud.gateway.grpc.open_inference import read_request, write_response
-from shared.encoding.protobuf import message_class
+from cloud.serving.errors import ApiError
+from shared.messages.protobuf import message_class
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, model
 

@@ -7,10 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from shared.encoding.protobuf_fields import pack, unpack
 from shared.imaging import mask_codecs
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
+from shared.messages.protobuf_fields import pack, unpack
 from shared.stages import CLOUD_STAGES
 from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.errors import ApiError
 from cloud.gateway.grpc.tf_serving import CONTENT, ENCODINGS, TYPED, read_predict, write_predict
-from shared.encoding.protobuf import message_class
+from cloud.serving.errors import ApiError
+from shared.messages.protobuf import message_class
 from shared.messages.tensorflow_tensors import from_tensor_proto, to_tensor_proto
 from shared.messages.tensors import DTYPES
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.http.json_body import MAX_DEPTH, MAX_KEYS, MAX_VALUES, MAX_WIDE_BYTES, read_object
+from cloud.serving.errors import ApiError, ErrorCode
 
 Numbers = arrays(st.sampled_from([np.uint8, np.int32, np.int64]), array_shapes(max_dims=5, max_side=6))
 SPACES = st.text(" \t\r\n", max_size=3)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from cloud.errors import ApiError
 from cloud.gateway.common.tensors import SizeBudget
 from cloud.gateway.http.json_body import write_array
+from cloud.serving.errors import ApiError
 
 
 def write(array: npt.NDArray[Any]) -> bytes:

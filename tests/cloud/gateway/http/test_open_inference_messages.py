@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.errors import ApiError, ErrorCode
 from cloud.gateway.common.inference import CallOrigin
 from cloud.gateway.common.open_inference import InferRequest, OutputTensor, Parameters, RequestedOutput
 from cloud.gateway.http.open_inference import read_request, write_response
+from cloud.serving.errors import ApiError, ErrorCode
 
 
 def body(*inputs: Any, **keys: Any) -> bytes:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.errors import ApiError
 from cloud.gateway.http.tf_serving import write_predict
+from cloud.serving.errors import ApiError
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import encode
 from shared.task import task_named

@@ -20,7 +20,7 @@ from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.frames.ledger import Ledger
+from edge.ledger import Ledger
 from edge.receiver import Receiver
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks

@@ -1,4 +1,0 @@
-"""Replay of a source: when each frame is due, and the queue in which it waits for the pipeline.
-
-Start with `replay`.
-"""

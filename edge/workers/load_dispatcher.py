@@ -1,0 +1,185 @@
+"""Dispatch by load: a frame goes to the worker from which the answer is expected first.
+
+A worker reports how long a frame that arrives now would wait, and how long it would then take. The vehicle adds the round
+trip and the frames that it has sent since that report.
+
+- If all workers are expected to answer about equally soon, the broker deals the frame to the shared group in turn. It knows
+  the frames of all vehicles, so no two workers get the same turn.
+- Otherwise, the vehicle draws two workers at random and takes the better one. If every vehicle took the best of all, those
+  that know the same reports would all choose the same worker (Mitzenmacher, "The Power of Two Choices in Randomized Load
+  Balancing", 2001). A vehicle that shares the workers with no other one compares all of them.
+
+A worker is on trial until it has answered this vehicle, and again when it keeps a frame: it gets one frame at a time, after
+ever longer waits, and no frame that another worker has kept. While one is on trial, no frame goes to the shared group, in
+which the broker could give it to that worker.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.clock_sync import is_unresponsive
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_stats import KnownLoad, overdue_ns
+
+_STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
+_REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.
+_SHARED_NS = 2_000_000_000  # Time for which frames of other vehicles count after they were last seen.
+_FEWEST = 2  # Workers among which there is a choice.
+_DRAWN = 2
+_MS = 1_000_000
+_NOISE_NS = 5 * _MS  # Shorter times are within the error of the estimates.
+_SAME_SPEED = 1.25  # Workers are equally fast if their inference times differ by less than this factor,
+_SAME_QUEUE = 2.5  # and equally busy if their expected answers differ by less than the time of so many frames.
+_TIE = 1.05  # Two workers are equally good if their expected answers differ by less than this factor.
+
+
+class _Candidate(NamedTuple):
+    """A worker whose load is known, and the frames of this vehicle that it has or that are on their way."""
+
+    name: str
+    round_trip_ns: int
+    known: KnownLoad
+    own: Sequence[FrameRecord]
+
+
+class _Evaluation(NamedTuple):
+    """The expected answer of a worker."""
+
+    name: str
+    answer_ns: int  # Expected time until the answer to a frame that is sent now.
+    total_ns: float  # `answer_ns` and the lateness of its answers.
+
+
+class LoadDispatcher:
+    """Chooses workers by load. See Dispatcher."""
+
+    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks, rng: random.Random | None = None) -> None:
+        self._workers = workers
+        self._clocks = clocks
+        self._rng = rng or random.Random()
+        self._shared_ns = 0  # Time of the last report that counted frames of other vehicles.
+
+    def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
+        """See Dispatcher. Without a choice or a known load, the frame goes to the shared group."""
+        online = self._workers.online()
+        if self._workers.loads is None or len(online) < _FEWEST:
+            return GROUP
+        others = [worker for worker in online if worker[0] not in excluded]
+        reported, unreported, untried = self._survey(
+            others, len(online), self._workers.loads.known(), in_flight, now_ns
+        )
+        proven = [each for each in reported if not each.known.is_on_trial]
+        trusted = proven if proven and excluded else [each for each in reported if _may_try(each, now_ns)] or reported
+        candidates = [each for each in trusted if _accepts(each, now_ns)] or trusted
+        if not candidates:
+            return GROUP
+        if len(candidates) == len(proven) == len(online) and _are_equally_fast(candidates):
+            evaluated = [_evaluate(each, now_ns) for each in candidates]
+            if _are_equally_busy(candidates, evaluated):
+                return Assignment("group", None, max(each.answer_ns for each in evaluated))
+        best = self._best(candidates, unreported, now_ns)
+        if untried and proven and not excluded and self._rng.random() * len(online) < 1:
+            return Assignment("load", self._rng.choice(untried), best.expected_ns or 1)
+        return best
+
+    def _survey(
+        self,
+        workers: Sequence[tuple[str, str]],
+        count: int,
+        known: Mapping[str, KnownLoad],
+        in_flight: Sequence[FrameRecord],
+        now_ns: int,
+    ) -> tuple[list[_Candidate], int, list[str]]:
+        """Returns the workers whose load is known, the number of those that report none, and those to try without one.
+
+        `count`: number of workers that serve the model.
+        """
+        own = _by_worker(in_flight)
+        reported, unreported, untried = [], 0, []
+        for name, session in workers:
+            found = known.get(name, KnownLoad())
+            if found.session != session:
+                unreported += not found.is_on_trial
+                if found.is_on_trial and name not in own and found.is_tried_again(now_ns):
+                    untried.append(name)
+            elif now_ns - found.at_ns < _STALE_NS:
+                echo_ns, round_trip_ns = self._clocks.last_echo(f"cloud/{name}/{session}")
+                if not is_unresponsive(echo_ns, count, now_ns):
+                    reported.append(_Candidate(name, round_trip_ns, found, own.get(name, ())))
+                    self._note_others(reported[-1], now_ns)
+        return reported, unreported, untried
+
+    def _best(self, candidates: Sequence[_Candidate], unreported: int, now_ns: int) -> Assignment:
+        """Returns the best of the workers that are drawn. `unreported`: number of workers whose load is unknown."""
+        count = len(candidates) + unreported
+        is_alone = not unreported and now_ns - self._shared_ns >= _SHARED_NS
+        places = range(count) if is_alone else self._rng.sample(range(count), min(_DRAWN, count))
+        drawn = [_evaluate(candidates[place], now_ns) for place in places if place < len(candidates)]
+        if len(drawn) < len(places):
+            return GROUP  # The broker gives workers of earlier releases, which report no load, their share.
+        limit_ns = min(each.total_ns for each in drawn) * _TIE
+        best = self._rng.choice([each for each in drawn if each.total_ns <= limit_ns])
+        return Assignment("load", best.name, best.answer_ns)
+
+    def _note_others(self, candidate: _Candidate, now_ns: int) -> None:
+        """Notes whether a report counts frames that are not known to be of this vehicle."""
+        known = candidate.known
+        if known.load.queue and known.load.queue > sum(record.sent_ns <= known.at_ns for record in candidate.own):
+            self._shared_ns = now_ns
+
+
+def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameRecord]]:
+    own: defaultdict[str, list[FrameRecord]] = defaultdict(list)
+    for record in in_flight:
+        own[record.worker].append(record)
+    return own
+
+
+def _may_try(candidate: _Candidate, now_ns: int) -> bool:
+    """Returns whether a worker may get a frame, of which one on trial has at most one."""
+    known = candidate.known
+    return not known.is_on_trial or (not candidate.own and known.is_tried_again(now_ns))
+
+
+def _accepts(candidate: _Candidate, now_ns: int) -> bool:
+    """Returns whether a worker has room for another frame and has not just refused one."""
+    known, uncounted = candidate.known, len(candidate.own)
+    if uncounted >= known.load.free > 0:
+        uncounted = len(_uncounted(candidate))
+    return known.load.free > uncounted and now_ns - known.refused_ns >= _REFUSAL_NS
+
+
+def _evaluate(candidate: _Candidate, now_ns: int) -> _Evaluation:
+    known, load, round_trip_ns = candidate.known, candidate.known.load, candidate.round_trip_ns
+    uplink_ns = round_trip_ns // 2
+    free_at_ns = known.at_ns - uplink_ns + load.wait_ms * _MS  # Time at which the engine can take another frame.
+    late_ns = known.lateness_ns(now_ns)
+    if candidate.own:
+        for record in _uncounted(candidate):
+            free_at_ns = max(free_at_ns, record.sent_ns + uplink_ns) + load.spacing_ms * _MS
+        overdue = [overdue_ns(record, now_ns) for record in candidate.own if record.expected_ns]
+        late_ns = max(late_ns, *overdue, 0.0)  # Grows while the worker does not answer.
+    wait_ns = max(0.0, free_at_ns - now_ns - uplink_ns)
+    answer_ns = max(1, round(wait_ns + load.answer_ms * _MS + round_trip_ns))
+    return _Evaluation(candidate.name, answer_ns, answer_ns + late_ns)
+
+
+def _uncounted(candidate: _Candidate) -> list[FrameRecord]:
+    """Returns the own frames that a worker's report cannot count, because they arrive later."""
+    counted_until_ns = candidate.known.at_ns - candidate.round_trip_ns  # Send time of the last frame that it can count.
+    return [record for record in candidate.own if record.sent_ns >= counted_until_ns]
+
+
+def _are_equally_fast(candidates: Sequence[_Candidate]) -> bool:
+    answers_ms = [each.known.load.answer_ms for each in candidates]
+    return max(answers_ms) <= min(answers_ms) * _SAME_SPEED + _NOISE_NS / _MS
+
+
+def _are_equally_busy(candidates: Sequence[_Candidate], evaluated: Sequence[_Evaluation]) -> bool:
+    totals_ns = [each.total_ns for each in evaluated]
+    frame_ns = max(each.known.load.spacing_ms for each in candidates) * _MS
+    return max(totals_ns) - min(totals_ns) <= frame_ns * _SAME_QUEUE + _NOISE_NS

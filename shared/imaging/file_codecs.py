@@ -1,0 +1,108 @@
+"""The codecs `jpeg` and `png`. Any program can open the files."""
+
+from typing import Any
+
+import numpy as np
+
+from shared.compression import Buffer
+from shared.errors import SkylaneError
+from shared.imaging.codec import Mask
+from shared.imaging.frames import Layout, Pixels
+from shared.imaging.image_header import read_header
+from shared.imaging.opencv import cv2
+
+
+def encode_file(suffix: str, pixels: Pixels, layout: Layout, parameters: list[int]) -> Buffer:
+    """Encodes an image as a file; `parameters` are those of `cv2.imencode`."""
+    if layout is Layout.RGB8:
+        pixels = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), np.uint8)  # cv2.imencode expects BGR.
+    try:
+        done, data = cv2.imencode(suffix, pixels, parameters)
+    except cv2.error as error:
+        raise SkylaneError(f"it cannot be written as {suffix}: {error.err}") from error
+    assert done
+    return data.data.cast("B")
+
+
+def decode_file(kind: str, data: Buffer, layout: Layout, shape: tuple[int, ...]) -> Pixels:
+    """Decodes a file of a `kind`, "jpeg" or "png", that must have the given layout and shape.
+
+    Raises:
+        SkylaneError: The file is of another kind or size, or damaged.
+    """
+    header = read_header(data)
+    declared = (kind, *shape[:2], layout.channels, layout.dtype.itemsize * 8)
+    if (header.kind, header.height, header.width, header.channels, header.bits) != declared:
+        raise SkylaneError(
+            f"{header.kind} header declares {header.height}×{header.width}, {header.channels} × {header.bits} bits,"
+            f" the message {kind}, {shape[0]}×{shape[1]}, {layout.channels} × {8 * layout.dtype.itemsize} bits: they must agree"
+        )
+    flags = cv2.IMREAD_UNCHANGED
+    if layout.channels > 1:  # A rotation by EXIF would change the shape.
+        order = cv2.IMREAD_COLOR_RGB if layout is Layout.RGB8 else cv2.IMREAD_COLOR_BGR
+        flags = cv2.IMREAD_IGNORE_ORIENTATION | order
+    try:
+        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise SkylaneError(f"{kind} cannot be decoded: {error.err}: encode it again") from error
+    if pixels is None or pixels.shape != tuple(shape) or pixels.dtype != layout.dtype:
+        raise SkylaneError(f"{kind} is damaged after its header: encode it again")
+    return np.asarray(pixels)
+
+
+# On a noisy 968×608 image, these take half the time of OpenCV's defaults at level 1, and the file is 9 % smaller.
+_FAST = [*(cv2.IMWRITE_PNG_COMPRESSION, 1), *(cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE)]
+_IMAGE = [*_FAST, *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_PAETH)]
+# On a 968×608 mask, this filter gives the smallest file and is nearly the fastest.
+_MASK = [*_FAST, *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP)]
+
+
+class PngImages:
+    """Files of PNG with 8 or 16 bits; a Bayer pattern is grey."""
+
+    def encode(self, pixels: Pixels, layout: Layout, _quality: int) -> Buffer:
+        """See ImageCodec."""
+        return encode_file(".png", pixels, layout, _IMAGE)
+
+    def decode(self, data: Buffer, layout: Layout, shape: tuple[int, ...]) -> Pixels:
+        """See ImageCodec."""
+        return decode_file("png", data, layout, shape)
+
+
+class PngMasks:
+    """8-bit grey files."""
+
+    def encode(self, mask: Mask) -> Buffer:
+        """See MaskCodec."""
+        return encode_file(".png", mask, Layout.MONO8, _MASK)
+
+    def decode(self, data: Buffer, height: int, width: int) -> Mask:
+        """See MaskCodec."""
+        return np.asarray(decode_file("png", data, Layout.MONO8, (height, width)), np.uint8)
+
+
+_JPEG_SIDE = 65_500  # Largest side that libjpeg-turbo writes, pixels.
+
+
+class JpegImages:
+    """Files of JPEG; not for Bayer patterns or 16 bits."""
+
+    def encode(self, pixels: Pixels, layout: Layout, quality: int) -> Buffer:
+        """See ImageCodec."""
+        _check(layout)
+        if max(pixels.shape) > _JPEG_SIDE:
+            raise SkylaneError(f"its sides may have {_JPEG_SIDE} pixels at most in a jpeg, not {max(pixels.shape)}")
+        subsampling = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420)
+        return encode_file(".jpg", pixels, layout, [cv2.IMWRITE_JPEG_QUALITY, quality, *subsampling])
+
+    def decode(self, data: Buffer, layout: Layout, shape: tuple[int, ...]) -> Pixels:
+        """See ImageCodec."""
+        _check(layout)
+        return decode_file("jpeg", data, layout, shape)
+
+
+def _check(layout: Layout) -> None:
+    if layout.is_bayer:
+        raise SkylaneError("jpeg would mix the colours of the pattern: choose png, lz4, zstd or raw")
+    if layout.dtype != np.uint8:
+        raise SkylaneError("jpeg supports only 8 bits, not 16: choose png, lz4, zstd or raw")

@@ -1,0 +1,277 @@
+"""One request that raises an unexpected exception fails alone: the next one is answered."""
+
+import json
+import logging
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cv2
+import grpc
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloud.models.model_swap import ModelSwap
+from cloud.serving.errors import UNHEALTHY_ERRORS, RequestErrors
+from cloud.serving.submission import Submission
+from shared.messages import topics
+from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
+from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply
+from shared.messages.frame import Status, pack_frame, unpack_result
+from shared.messages.protobuf_fields import pack
+from shared.mqtt.bus import Delivery, Properties
+from shared.tasks.segmentation import SegmentationTask
+from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
+
+PIXELS = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+INFERENCE = {"instances": PIXELS[None].tolist()}
+
+
+class ArtificialError(Exception):
+    """An exception that no interface names."""
+
+
+def raise_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, except that its first call raises."""
+    calls = iter((True,))
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if next(calls, False):
+            raise ArtificialError("artificial")
+        return function(*args, **kwargs)
+
+    return called
+
+
+@pytest.fixture(name="doors")
+def _doors() -> Iterator[GatewayWorker]:
+    with open_gateway(model()) as doors:
+        yield doors
+
+
+def errors_by_stage(doors: GatewayWorker) -> dict[str, float]:
+    """The worker's error counter, as Prometheus reads it."""
+    text = httpx.get(f"http://{doors.http}/metrics", verify=False, timeout=WAIT_S).text
+    return {
+        sample.labels["stage"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "skylane_request_errors_total"
+    }
+
+
+def published(doors: GatewayWorker) -> Callable[[int], Status]:
+    """A function that publishes a frame and returns the status of its answer."""
+    answers: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    doors.bus.subscribe(topics.MASKS.filter(), 1, answers.put)
+
+    def send(sequence: int) -> Status:
+        sent = frame(sequence)
+        topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
+        doors.bus.publish(topic, pack_frame(sent), qos=1, properties=Properties(correlation=str(sent.id).encode()))
+        answer = unpack_result(answers.get(timeout=WAIT_S).payload)
+        assert answer.id == sent.id
+        return answer.status
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("target", "stage"),
+    [
+        ("cloud.frontends.mqtt.peek", "mqtt"),
+        ("cloud.serving.decoding.unpack_frame", "decoding"),
+        ("shared.imaging.image_codecs.decode", "decoding"),
+        ("shared.imaging.mask_codecs.encode", "postprocessing"),
+        ("cloud.frontends.mqtt.pack_result", "postprocessing"),
+    ],
+)
+def test_a_stage_that_raises_fails_one_frame(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, target: str, stage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The frame is refused as `failed`, and the log has the traceback."""
+    module, _, name = target.rpartition(".")
+    monkeypatch.setattr(target, raise_once(getattr(__import__(module, fromlist=[name]), name)))
+    send = published(doors)
+    with caplog.at_level(logging.ERROR, "skylane.cloud"):
+        assert send(0) is Status.FAILED
+    assert send(1) is Status.ANSWERED
+    assert errors_by_stage(doors) == {stage: 1}
+    (line,) = (record.msg for record in caplog.records if isinstance(record.msg, dict))
+    assert (line["stage"], type(line["exc_info"])) == (stage, ArtificialError)  # Rendered with its traceback.
+
+
+def test_a_postprocessor_that_raises_fails_one_frame(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code of a task processes the outputs for untrusted images."""
+    monkeypatch.setattr(SegmentationTask, "result", raise_once(SegmentationTask.result))
+    send = published(doors)
+    assert [send(sequence) for sequence in range(2)] == [Status.FAILED, Status.ANSWERED]
+    assert errors_by_stage(doors) == {"postprocessing": 1}
+
+
+def test_an_engine_that_raises_fails_one_frame() -> None:
+    """An exception that the engine's interface does not name: the frame is tried twice, then `failed`."""
+    failures = iter((True, True))
+
+    def act() -> None:
+        if next(failures, False):
+            raise ArtificialError("artificial")
+
+    with open_gateway(model(act)) as doors:
+        send = published(doors)
+        assert [send(sequence) for sequence in range(2)] == [Status.FAILED, Status.ANSWERED]
+        assert errors_by_stage(doors) == {"inference": 2}
+
+
+def test_a_probe_that_raises_gets_no_reply(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next probe gets one."""
+    monkeypatch.setattr("cloud.frontends.clock_responder.unpack_probe", raise_once(lambda _: Probe("s1", 2, 3)))
+    echoes: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    doors.bus.subscribe(topics.ECHOES.filter(), 0, echoes.put)
+    for _ in range(2):
+        doors.bus.publish(topics.PROBES.of(worker="w", vehicle="car"), pack_probe(Probe("s1", 2, 3)), qos=0)
+    assert unpack_echo(echoes.get(timeout=WAIT_S).payload).sequence == 2
+    assert errors_by_stage(doors) == {"probe": 1}
+
+
+@pytest.mark.parametrize("verb", [Verb.LIST, Verb.LOAD])
+def test_a_control_request_that_raises_is_refused(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    """Both control threads serve the next request."""
+    monkeypatch.setattr(ModelSwap, "load", raise_once(ModelSwap.load))
+    monkeypatch.setattr("cloud.frontends.control.ModelEntry", raise_once(ModelEntry))
+    replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+    doors.bus.subscribe(topics.REPLIES.filter(operator="me"), 1, replies.put)
+
+    def ask(nonce: str) -> str:
+        request = ControlRequest(operator="me", nonce=nonce, verb=verb, model="tiny")
+        doors.bus.publish(topics.CONTROL.of(worker="w", verb=verb.value), pack_request(request), qos=1)
+        return unpack_reply(replies.get(timeout=WAIT_S).payload).error
+
+    assert "internal error (ArtificialError)" in ask("n1")
+    assert "internal error" not in ask("n2")
+    assert errors_by_stage(doors) == {"control": 1}
+
+
+def _posted(doors: GatewayWorker, path: str, **request: Any) -> int:
+    return httpx.post(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S, **request).status_code
+
+
+def _got(doors: GatewayWorker, path: str) -> int:
+    return httpx.get(f"http://{doors.http}{path}", verify=False, timeout=WAIT_S).status_code
+
+
+HTTP_CALLS: dict[str, tuple[str, Callable[[GatewayWorker], int]]] = {
+    "predict": ("find", lambda doors: _posted(doors, "/v1/models/tiny:predict", json=INFERENCE)),
+    "detect": (
+        "put",
+        lambda doors: _posted(doors, "/api/detect", files={"file": cv2.imencode(".png", PIXELS)[1].tobytes()}),
+    ),
+    "metadata": ("find", lambda doors: _got(doors, "/v2/models/tiny")),
+    "metrics": ("cards", lambda doors: _got(doors, "/metrics")),
+    "health": ("cards", lambda doors: _got(doors, "/healthz")),
+}
+
+
+@pytest.mark.parametrize("call", HTTP_CALLS)
+def test_an_http_handler_that_raises_answers_500(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The next request of the same kind succeeds."""
+    method, ask = HTTP_CALLS[call]
+    with monkeypatch.context() as patched:
+        patched.setattr(Submission, method, raise_once(getattr(Submission, method)))
+        assert ask(doors) == 500
+        assert ask(doors) == 200
+    assert errors_by_stage(doors) == {"http": 1}
+
+
+def _predict_request() -> bytes:
+    from tensorflow_serving.apis.predict_pb2 import PredictRequest  # noqa: PLC0415  Slow to import.
+
+    request = PredictRequest()
+    request.model_spec.name = "tiny"
+    tensor = request.inputs["input"]
+    tensor.dtype = 4
+    for side in (1, *PIXELS.shape):
+        tensor.tensor_shape.dim.add(size=side)
+    tensor.tensor_content = PIXELS.tobytes()
+    written: bytes = request.SerializeToString()
+    return written
+
+
+GRPC_CALLS: dict[str, tuple[str, str, Callable[[], bytes]]] = {
+    "native": ("put", "/skylane.v1.Worker/Answer", lambda: pack(pack_frame(frame(0)))),
+    "predict": ("find", "/tensorflow.serving.PredictionService/Predict", _predict_request),
+    "ready": ("cards", "/inference.GRPCInferenceService/ServerReady", bytes),
+}
+
+
+@pytest.mark.parametrize("call", GRPC_CALLS)
+def test_a_grpc_handler_that_raises_answers_internal(
+    doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """One service of each kind; the next call on the same connection is answered."""
+    method, path, request = GRPC_CALLS[call]
+    with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
+        patched.setattr(Submission, method, raise_once(getattr(Submission, method)))
+        ask: Any = channel.unary_unary(path)
+        with pytest.raises(grpc.RpcError) as raised:
+            ask(request(), timeout=WAIT_S)
+        assert raised.value.code() is grpc.StatusCode.INTERNAL
+        assert "ArtificialError" not in str(raised.value.details())
+        ask(request(), timeout=WAIT_S)
+    assert errors_by_stage(doors) == {"grpc": 1}
+
+
+def test_a_grpc_stream_that_raises_answers_internal(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception is raised on the thread that reads the stream, not on the one that answers it."""
+    path = "/inference.GRPCInferenceService/ModelStreamInfer"
+    with monkeypatch.context() as patched, grpc.insecure_channel(doors.grpc) as channel:
+        patched.setattr("cloud.gateway.grpc.open_inference.read_request", raise_once(lambda _: None))
+        ask: Any = channel.stream_stream(path)
+        with pytest.raises(grpc.RpcError) as raised:
+            list(ask(iter([b""]), timeout=WAIT_S))
+        assert raised.value.code() is grpc.StatusCode.INTERNAL
+    assert errors_by_stage(doors) == {"grpc": 1}
+    assert _got(doors, "/healthz") == 200
+
+
+@pytest.mark.parametrize("depth", [9, 64, 65, 129, 900])
+@pytest.mark.parametrize("name", ["tiny", "absent"])
+def test_deeply_nested_json_is_refused(doors: GatewayWorker, depth: int, name: str) -> None:
+    """A body of 4 KB once ended the whole worker."""
+    body = b'{"instances": ' + b"[" * depth + b"1, " * 2000 + b"1" + b"]" * depth + b"}"
+    status = _posted(doors, f"/v1/models/{name}:predict", content=body, headers={"Content-Type": "application/json"})
+    assert status in (400, 404)
+    assert errors_by_stage(doors) == {}
+    assert _posted(doors, "/v1/models/tiny:predict", content=json.dumps(INFERENCE).encode()) == 200
+
+
+def test_many_errors_make_the_worker_unhealthy(doors: GatewayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An orchestrator may replace the worker, which continues to serve."""
+    with monkeypatch.context() as patched:
+
+        def fail(*_: Any) -> None:
+            raise ArtificialError("artificial")
+
+        patched.setattr(Submission, "find", fail)
+        for _ in range(UNHEALTHY_ERRORS):
+            assert _got(doors, "/v2/models/tiny") == 500
+    answer = httpx.get(f"http://{doors.http}/healthz", verify=False, timeout=WAIT_S)
+    assert (answer.status_code, answer.json()["status"]) == (503, "unhealthy")
+    assert published(doors)(0) is Status.ANSWERED
+
+
+def test_a_flood_of_errors_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Tracebacks are limited per minute, the counter is not."""
+    errors = RequestErrors()
+    with caplog.at_level(logging.ERROR, "skylane.cloud"):
+        for _ in range(1000):
+            errors.record("http", ArtificialError("artificial"))
+    assert errors.counts == {"http": 1000}
+    assert 1 <= len(caplog.records) < 100
