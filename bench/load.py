@@ -38,9 +38,9 @@ from ops.processes.deployment import Deployment
 from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from rosbag_tools.drive.recording import sample_bag
 from shared import clock
+from shared.clock import Deadline
 from shared.flags import WholeRange
 from shared.imaging.frames import Pixels
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, Status
 from shared.messages.topics import FrameId
 from shared.models.manifest import Placement, Precision

@@ -16,8 +16,7 @@ from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
 from cloud.serving.load_meter import InFlight, LoadMeter
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.errors import SkylaneError

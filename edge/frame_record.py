@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shared.clock import Deadline
 from shared.imaging.frames import Pixels
 from shared.imaging.geometry import Geometry
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp

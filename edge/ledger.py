@@ -12,9 +12,9 @@ from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerLoads, WorkerStats
 from shared import clock
+from shared.clock import Deadline
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.logs import RateLimitedLogger, get_logger
-from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId, camera_name
 from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome

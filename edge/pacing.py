@@ -1,6 +1,5 @@
 """Pacing: reads frames ahead and makes each one due at its time; due frames wait in a bounded queue."""
 
-import math
 import queue
 import random
 import threading
@@ -29,14 +28,13 @@ def uniform_ns(rate_hz: float) -> Iterator[int]:
 def poisson_ns(rate_hz: float, seed: int) -> Iterator[int]:
     """Yields due times of a Poisson process, in nanoseconds from the first one, without end.
 
-    The gaps are exponential with mean 1 / rate: -ln(1 - U) / rate with U uniform in [0, 1), by inversion of the
-    distribution (Knuth, The Art of Computer Programming, volume 2, section 3.4.1 D). A seed always gives the same times.
+    The gaps are exponential with mean 1 / rate. A seed always gives the same times.
     """
     generator = random.Random(seed)
     at_s = 0.0
     while True:
         yield round(at_s * 1e9)
-        at_s -= math.log(1.0 - generator.random()) / rate_hz
+        at_s += generator.expovariate(rate_hz)
 
 
 _LONGEST_WAIT_S = 3600.0  # A low rate may stretch pauses until they are too long for one wait.

@@ -1,8 +1,9 @@
-"""The clock of this process, and estimates of another node's clock with a guaranteed error bound."""
+"""The clock of this process, deadlines, and estimates of another node's clock with a guaranteed error bound."""
 
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -245,3 +246,52 @@ def format_span(span_ns: int) -> str:
         if span_s >= unit_s:
             return f"{span_s / unit_s:.1f} {unit}"
     return f"{span_s:.1f} s"
+
+
+_LATEST_NS = 1 << 62  # Later than all times of a clock.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deadline:
+    """The time after which a result is useless, by the clock of this process. An earlier deadline is the smaller one.
+
+    The clocks of two nodes differ, but a duration is the same on both. Messages and calls therefore carry the time that
+    remains, and the receiver counts it from the receipt by its own clock. The methods compare the deadline with a given
+    time, by default with the current time.
+    """
+
+    at_ns: int
+
+    NEVER: ClassVar["Deadline"]  # Later than all others: the frame may take any time.
+
+    @classmethod
+    def after_ms(cls, duration_ms: float | None, since_ns: int | None = None) -> "Deadline":
+        """Returns the deadline for a limit in milliseconds: an option, a field of a message, a header; None is no limit."""
+        if duration_ms is None:
+            return cls.NEVER
+        at_ns = (now_ns() if since_ns is None else since_ns) + round(duration_ms * 1e6)
+        return cls(min(at_ns, _LATEST_NS))
+
+    def is_expired(self, then_ns: int | None = None) -> bool:
+        """Returns whether the deadline has passed at a time, which may be the expected end of some work."""
+        return self.remaining_ns(then_ns) < 0
+
+    def remaining_ns(self, then_ns: int | None = None) -> int:
+        """Returns the time until the deadline; negative if it has passed."""
+        return self.at_ns - (now_ns() if then_ns is None else then_ns)
+
+    def remaining_ms(self, then_ns: int | None = None) -> int | None:
+        """Returns the field of a message or header: whole milliseconds, rounded down, at least 0; None without a deadline."""
+        return None if self == self.NEVER else max(0, self.remaining_ns(then_ns) // 10**6)
+
+    def expiry_s(self, then_ns: int | None = None) -> int | None:
+        """Returns MQTT's Message Expiry Interval: whole seconds, rounded up; None without a deadline."""
+        remaining_ms = self.remaining_ms(then_ns)
+        return None if remaining_ms is None else -(-remaining_ms // 1000)
+
+    def remaining_s(self, then_ns: int | None = None) -> float:
+        """Returns the timeout of a wait or a call in seconds, at least 0."""
+        return max(0.0, self.remaining_ns(then_ns) / 1e9)
+
+
+Deadline.NEVER = Deadline(_LATEST_NS)

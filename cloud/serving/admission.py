@@ -1,4 +1,4 @@
-"""Admission: the one bounded queue of all frames, which is fair to every vehicle.
+"""Admission: the one bounded queue of all frames, which is fair to every vehicle, and the circuit breaker before it.
 
 Vehicles take turns: the one that was served longest ago is next, and a vehicle whose frames expire keeps its turn.
 Within a vehicle, the camera whose first frame is due first is next; within a camera, the order is first in, first out.
@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cloud.serving.request import Refusal, Request
-from shared.messages.deadline import Deadline
+from shared import clock
+from shared.clock import Deadline
+from shared.logs import get_logger
 from shared.messages.msgpack_reader import MAX_NS
 
 STRIKES = 3  # Frames that open the circuit.

@@ -10,14 +10,13 @@ import numpy as np
 from cloud.isolation.process import ProcessLostError
 from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import EXPIRED_BEFORE_INFERENCE, TOO_LATE, Request
 from shared import clock
+from shared.clock import Deadline
 from shared.errors import SkylaneError
 from shared.inference.engine import ModelUnavailableError
 from shared.inference.model import Model
-from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.stages import Stage
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared import clock
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.inference.engine import Outputs
-from shared.messages.deadline import Deadline
 from shared.messages.frame import EMPTY_HEADER, FrameHeader, FrameMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cloud.frontend import Frontend
-from cloud.serving.admission import Admission
+from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.errors import ApiError, ErrorCode
 from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier

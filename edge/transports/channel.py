@@ -9,9 +9,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from edge.transports.transport import EncodedRequest
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.msgpack_reader import MessageError
 

@@ -17,7 +17,7 @@ from edge.transports.channel import (
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.transport import EncodedRequest
 from shared import clock
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
 from shared.messages.protobuf_fields import PackedError, pack, unpack

@@ -21,8 +21,8 @@ from edge.transports.channel import (
 from edge.transports.credentials import WorkerCredentials
 from edge.transports.http_client import HttpReply, WorkerHttpClient, describe_error
 from edge.transports.transport import EncodedRequest
+from shared.clock import Deadline
 from shared.messages.clock_probes import MAX_PROBE_BYTES
-from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.node_status import MAX_STATUS_BYTES

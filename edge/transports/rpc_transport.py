@@ -23,7 +23,7 @@ from edge.workers.clock_sync import ClockProber
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import NoWorkerError, WorkerDirectory
 from shared import clock
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError

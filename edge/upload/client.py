@@ -18,6 +18,7 @@ from edge.transports.opening import open_transport
 from edge.transports.transport import EncodedRequest
 from edge.workers.worker_directory import NoWorkerError
 from shared import clock
+from shared.clock import Deadline
 from shared.config import OneOf, Section, parsed_by, setting
 from shared.errors import SkylaneError
 from shared.files import natural_path_key
@@ -26,12 +27,11 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import FrameId, validate_name
-from shared.mqtt.settings import CONNECT_TIMEOUT_S
+from shared.mqtt.paho_client import CONNECT_TIMEOUT_S
 from shared.network.endpoint import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 from shared.task import task_named

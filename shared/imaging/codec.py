@@ -17,11 +17,11 @@ IMAGE_CODECS = PluginTable(
     "skylane.codecs",
     Entry,
     {  # By the name in messages.
-        "raw": Entry("shared.imaging.value_codecs:RawImages", "edge"),
-        "jpeg": Entry("shared.imaging.file_codecs:JpegImages", "edge"),
-        "png": Entry("shared.imaging.file_codecs:PngImages", "edge"),
-        "lz4": Entry("shared.imaging.value_codecs:Lz4Images", "edge"),
-        "zstd": Entry("shared.imaging.value_codecs:ZstdImages", "edge"),
+        "raw": Entry("shared.imaging.built_in_codecs:RawImages", "edge"),
+        "jpeg": Entry("shared.imaging.built_in_codecs:JpegImages", "edge"),
+        "png": Entry("shared.imaging.built_in_codecs:PngImages", "edge"),
+        "lz4": Entry("shared.imaging.built_in_codecs:Lz4Images", "edge"),
+        "zstd": Entry("shared.imaging.built_in_codecs:ZstdImages", "edge"),
     },
     prefix="image.",
 )
@@ -30,11 +30,11 @@ MASK_CODECS = PluginTable(
     "skylane.codecs",
     Entry,
     {
-        "raw": Entry("shared.imaging.value_codecs:RawMasks", "edge"),
-        "png": Entry("shared.imaging.file_codecs:PngMasks", "edge"),
-        "rle": Entry("shared.imaging.value_codecs:RleMasks", "edge"),
-        "lz4": Entry("shared.imaging.value_codecs:Lz4Masks", "edge"),
-        "zstd": Entry("shared.imaging.value_codecs:ZstdMasks", "edge"),
+        "raw": Entry("shared.imaging.built_in_codecs:RawMasks", "edge"),
+        "png": Entry("shared.imaging.built_in_codecs:PngMasks", "edge"),
+        "rle": Entry("shared.imaging.built_in_codecs:RleMasks", "edge"),
+        "lz4": Entry("shared.imaging.built_in_codecs:Lz4Masks", "edge"),
+        "zstd": Entry("shared.imaging.built_in_codecs:ZstdMasks", "edge"),
     },
     prefix="mask.",
 )

@@ -11,12 +11,12 @@ import msgpack
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.imaging import geometry
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, GeometryError
 from shared.imaging.labels import MAX_LABELS
-from shared.messages.deadline import Deadline
 from shared.messages.load import WorkerLoad
 from shared.messages.msgpack_reader import (
     MAX_ITEMS,

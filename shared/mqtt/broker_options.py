@@ -11,9 +11,8 @@ from shared.config import OneOf, Section, parsed_by, setting
 from shared.flags import key_options, override
 from shared.logs import DEFAULT_LEVEL, LEVELS, LogFormat
 from shared.mqtt.bus import Will
-from shared.mqtt.inflight import MAX_INFLIGHT
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.settings import CONNECT_TIMEOUT_S, MqttSettings
+from shared.mqtt.paho_client import CONNECT_TIMEOUT_S, MAX_INFLIGHT, MqttSettings
 from shared.network.address import Address, Certificates
 from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 from shared.network.tls import CertificateError

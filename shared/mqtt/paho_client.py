@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -18,7 +19,33 @@ from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt import packets
 from shared.mqtt.bus import Will
 from shared.mqtt.packets import PublishPacket
-from shared.mqtt.settings import MqttSettings
+
+MAX_INFLIGHT = 1024
+"""QoS 1 publications without an acknowledgement; further ones are refused, except retained ones. The same number of
+QoS 0 publications may wait to be written."""
+MAX_INFLIGHT_BYTES = 4 * MAX_MESSAGE_BYTES
+"""Payload bytes of each of these two groups; a single message is always admitted."""
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 15
+
+
+@dataclass(frozen=True, slots=True)
+class MqttSettings:
+    """Timeouts and limits of one connection."""
+
+    connect_timeout_s: float = CONNECT_TIMEOUT_S  # Time for the first connection, all attempts together.
+    connack_timeout_s: float = 3.0  # Time for the reply to one CONNECT; a broker without MQTT 5 may never reply.
+    reconnect_timeout_s: float = 5.0  # Time for the broker to accept a later connection.
+    # If the broker is silent this long while it owes an acknowledgement, reconnect.
+    link_timeout_s: float = KEEPALIVE_S
+    keepalive_s: int = KEEPALIVE_S
+    offline_notice_s: float = 10.0  # Time without a connection before the node is notified.
+    callback_timeout_s: float = KEEPALIVE_S  # A callback that blocks the network thread longer is reported as a fault.
+    # Slowest link to expect; limits payloads to what it carries within a keepalive.
+    min_bandwidth_mbps: float | None = None
+    max_inflight: int = MAX_INFLIGHT
+    max_inflight_bytes: int = MAX_INFLIGHT_BYTES
+
 
 # A check that comes this late means that the process was suspended, not that the link is dead.
 STALL_NS = 2_000_000_000

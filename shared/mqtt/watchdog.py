@@ -6,8 +6,7 @@ import traceback
 from collections.abc import Callable
 
 from shared import clock
-from shared.mqtt.paho_client import STALL_NS, LinkMonitor, MonitoredClient
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import STALL_NS, LinkMonitor, MonitoredClient, MqttSettings
 
 _INTERVAL_S = 0.5
 _CLOSE_GRACE_NS = 1_000_000_000  # Time to write what is queued after `closing`.

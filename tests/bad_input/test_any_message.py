@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
+from shared.clock import Deadline
 from shared.errors import SkylaneError
 from shared.imaging import geometry
 from shared.messages.clock_probes import pack_echo, pack_probe, unpack_echo, unpack_probe
 from shared.messages.control import ControlReply, Verb, pack_reply, pack_request, unpack_reply, unpack_request
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_frame, pack_result, peek, unpack_frame, unpack_result
 from shared.messages.load import pack_load, unpack_load
 from shared.messages.msgpack_reader import MessageError

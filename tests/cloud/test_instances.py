@@ -10,9 +10,9 @@ import pytest
 from cloud.engines.tensorflow.runtime import instances, session_config
 from cloud.models.loader import ModelLoader
 from shared import clock
+from shared.clock import Deadline
 from shared.inference.engine import Outputs
 from shared.inference.model import InstancesError
-from shared.messages.deadline import Deadline
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import tiny_models

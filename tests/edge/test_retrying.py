@@ -11,9 +11,8 @@ from edge.frame_record import FrameRecord
 from edge.retrying import Retrier
 from edge.workers.retry_policy import RetryPolicy
 from shared import clock
-from shared.clock import Exchange
+from shared.clock import Deadline, Exchange
 from shared.imaging.frames import Frame
-from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState

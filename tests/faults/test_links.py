@@ -11,7 +11,7 @@ from analysis.statistics.samples import spread
 from ops.broker.broker import Broker
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
-from shared.mqtt.settings import KEEPALIVE_S
+from shared.mqtt.paho_client import KEEPALIVE_S
 from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin

@@ -13,6 +13,7 @@ from jsonschema import Draft7Validator
 from jsonschema.validators import extend
 from msgspec.structs import replace
 
+from shared.clock import Deadline
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -20,7 +21,6 @@ from shared.imaging.labels import Labels
 from shared.messages import clock_probes, control, frame, load, node_status, tensors, topics
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad
 from shared.messages.model_card import ModelCard

@@ -9,15 +9,14 @@ import numpy.typing as npt
 
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import Request
 from shared import clock
+from shared.clock import Deadline
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision

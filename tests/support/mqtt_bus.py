@@ -13,7 +13,7 @@ from uuid import uuid4
 from ops.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import MqttSettings
 from shared.network.address import Address
 
 WAIT_S = 60.0

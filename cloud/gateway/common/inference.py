@@ -20,10 +20,10 @@ from msgspec.structs import replace
 from cloud.gateway.common.tensors import IMAGES, INPUT, RESULTS, SizeBudget, Tensor
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.serving.submission import Answered, Submission
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.imaging import geometry, image_codecs
 from shared.imaging.image_header import read_header
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import sanitize_name

@@ -21,11 +21,11 @@ from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from cloud.serving.replies import TRITON_STAGES, ModelStats
 from cloud.serving.served_models import ServedModel
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.imaging.labels import Labels
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
-from shared.messages.deadline import Deadline
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
 from shared.messages.open_inference_tensors import BYTES, datatype_name, from_raw, string_header, strings

@@ -14,8 +14,8 @@ import grpc
 from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
 from cloud.node import CloudNode
 from cloud.serving.errors import ErrorCode, converting_errors
+from shared.clock import Deadline
 from shared.compression import Buffer
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, pack_result, unpack_frame
 from shared.messages.protobuf import ProtobufError, message_class, parse
 

@@ -20,8 +20,8 @@ from cloud.gateway.limits import ActiveCall
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from shared import clock
+from shared.clock import Deadline
 from shared.compression import Buffer
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, ResultMessage, pack_result, unpack_frame
 from shared.messages.msgpack_reader import MessageError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloud.config import CloudConfig
-from cloud.frontends.load_reports import LoadReports
+from cloud.frontends.mqtt import LoadReports
 from cloud.node import CloudNode
 from cloud.serving.request import Request
 from shared.inference.model import Model

@@ -12,7 +12,7 @@ from cloud.config import CloudConfig
 from cloud.frontends.mqtt import AnnouncementError, MqttFrontend, SecondWorkerError, StoppingError, worker_will
 from cloud.node import CloudNode
 from cloud.serving.batching import Batcher
-from cloud.serving.postprocessing import Postprocessor
+from cloud.serving.replies import Postprocessor
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel
 from shared.imaging.labels import Labels

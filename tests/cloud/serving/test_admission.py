@@ -13,7 +13,7 @@ from analysis.statistics.samples import jain
 from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
 from shared import clock
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.messages.frame import FrameHeader, ResultMessage, Status
 from shared.stages import Stage
 

@@ -1,6 +1,6 @@
 from shared import clock
+from shared.clock import Deadline
 from shared.inference.engine import InferenceError, ModelUnavailableError
-from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from shared.stages import Stage
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine

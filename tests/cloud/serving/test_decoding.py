@@ -20,13 +20,13 @@ from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared import clock
+from shared.clock import Deadline
 from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 from shared.imaging.image_codecs import ImageLimits
 from shared.imaging.labels import Labels
 from shared.inference.model import Model
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status, pack_frame, peek
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId

@@ -4,8 +4,7 @@ import threading
 
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import Request
 from shared import clock
 from shared.messages.frame import FrameHeader, Status

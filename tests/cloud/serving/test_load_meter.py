@@ -15,9 +15,9 @@ import pytest
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from shared import clock
+from shared.clock import Deadline
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
-from shared.messages.deadline import Deadline
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.load import WorkerLoad
 from shared.messages.topics import FRAMES, MASKS

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import Request
 from shared import clock
 from shared.imaging import mask_codecs

@@ -4,8 +4,7 @@ import pytest
 
 from cloud.serving.admission import Admission
 from cloud.serving.batching import Batcher
-from cloud.serving.postprocessing import Postprocessor
-from cloud.serving.replies import Replier
+from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.messages.msgpack_reader import MessageError
 from shared.threads import ThreadGroup

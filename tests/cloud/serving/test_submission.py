@@ -11,7 +11,7 @@ from cloud.serving.request import Refusal, Request
 from cloud.serving.served_models import ServedModels
 from cloud.serving.submission import Submission
 from shared import clock
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.messages.frame import FrameHeader, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage

@@ -21,7 +21,7 @@ from edge.transports.http_client import WorkerHttpClient
 from edge.transports.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
 from edge.workers.worker_directory import NoWorkerError
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.messages.frame import ResultMessage, Status, pack_result
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.messages.protobuf_fields import pack

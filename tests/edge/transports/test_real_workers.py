@@ -14,8 +14,8 @@ from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import NoWorkerError
 from ops.broker.certificate_authority import CertificateAuthority
 from shared import clock
+from shared.clock import Deadline
 from shared.inference.engine import InferenceError
-from shared.messages.deadline import Deadline
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
 from tests.support.gateway import GatewayWorker, open_gateway

@@ -8,7 +8,7 @@ from edge.pipeline import prepare
 from edge.workers.retry_policy import RetryPolicy
 from edge.workers.worker_directory import Failures, WorkerEnd
 from edge.workers.worker_stats import WorkerStats
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 from shared.stages import Stage
 from tests.edge.samples import CARD, make_frame, make_record, mark_sent
 

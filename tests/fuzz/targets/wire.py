@@ -21,6 +21,7 @@ from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import WorkerLoads
 from shared import clock
+from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
@@ -40,7 +41,6 @@ from shared.messages.control import (
     unpack_reply,
     unpack_request,
 )
-from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     FrameMessage,
     RequestOptions,

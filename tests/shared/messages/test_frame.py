@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.clock import Deadline
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     MAX_FRAME_STAMPS,
     FrameMessage,

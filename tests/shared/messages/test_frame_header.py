@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.clock import Deadline
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.messages.deadline import Deadline
 from shared.messages.frame import EMPTY_HEADER, FrameHeader, FrameMessage, pack_frame, peek
 from shared.messages.topics import FrameId
 from shared.stages import Stamp

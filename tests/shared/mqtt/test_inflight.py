@@ -1,5 +1,6 @@
 from shared.mqtt.bus import Ack
-from shared.mqtt.inflight import MAX_INFLIGHT_BYTES, InflightMessages
+from shared.mqtt.paho_bus import InflightMessages
+from shared.mqtt.paho_client import MAX_INFLIGHT_BYTES
 
 ACCEPTED = Ack(accepted=True, no_subscriber=False)
 

@@ -14,7 +14,7 @@ from ops.link.link import Link
 from shared import clock
 from shared.mqtt.bus import LINK_JAMMED, Delivery
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import MqttSettings
 from shared.mqtt.watchdog import NetworkThreadError
 from shared.network.link_spec import LinkSpec
 from tests.support.mqtt_bus import WAIT_S, Acks, Events, Inbox, connect, suspended

@@ -20,8 +20,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from ops.broker.broker import Broker
 from shared.mqtt.bus import Ack, Delivery, Properties, Will
 from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
-from shared.mqtt.paho_client import MonitoredClient
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import MonitoredClient, MqttSettings
 from shared.network.address import Certificates
 from tests.support.mqtt_bus import (
     WAIT_S,

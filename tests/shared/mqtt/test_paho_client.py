@@ -11,8 +11,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 
 from shared.mqtt.packets import PublishPacket
-from shared.mqtt.paho_client import LinkMonitor, MonitoredClient
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import LinkMonitor, MonitoredClient, MqttSettings
 
 WAIT_S = 60.0
 CONNACK = {MQTTProtocolVersion.MQTTv5: b"\x20\x03\0\0\0", MQTTProtocolVersion.MQTTv311: b"\x20\x02\0\0"}

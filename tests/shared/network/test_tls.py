@@ -17,7 +17,7 @@ from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
 from shared.mqtt.paho_bus import MqttBus
-from shared.mqtt.settings import MqttSettings
+from shared.mqtt.paho_client import MqttSettings
 from shared.network.address import Address, Certificates
 from shared.network.tls import CertificateError, create_tls_context
 from tests.conftest import need_mosquitto

@@ -24,10 +24,10 @@ from cloud.serving.errors import ApiError, ErrorCode
 from cloud.serving.request import Request
 from cloud.serving.submission import Submission
 from shared import clock
+from shared.clock import Deadline
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.inference.engine import Outputs
-from shared.messages.deadline import Deadline
 from shared.messages.frame import Status
 from tests.support.gateway import WAIT_S, Gate, GatewayWorker, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, Engine, frame, model, tensor_model

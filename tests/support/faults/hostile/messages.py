@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from shared.clock import Deadline
 from shared.imaging import image_codecs, mask_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
@@ -15,7 +16,6 @@ from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import ControlRequest, Verb, pack_request
-from shared.messages.deadline import Deadline
 from shared.messages.frame import (
     FRAME_CONTENT_TYPE,
     RESULT_CONTENT_TYPE,

@@ -1,7 +1,7 @@
 import pytest
 
 from shared import clock
-from shared.messages.deadline import Deadline
+from shared.clock import Deadline
 
 MS = 1_000_000
 
