@@ -62,6 +62,8 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
         raise click.UsageError(f"name a model: skylane cloud control {flags['worker']} {verb} MODEL")
     if flags["version"] and not flags["model"]:
         raise click.UsageError("--version is the version of a MODEL: name the model, or leave --version out")
+    if flags["keep"] and command is not Verb.LOAD:
+        raise click.UsageError(f"--keep is for load, which replaces a version: leave it out with {verb}")
     request = ControlRequest(
         operator=operator,
         nonce=uuid.uuid4().hex,

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+from pydantic import model_validator
+
 from edge.config import BITS, ENCODINGS, Demosaic
 from ops.batch.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
@@ -56,6 +58,12 @@ class BatchSettings(Section):
     ray_address: str | None = setting(
         None, "Host and port of the Ray cluster, for the executor ray.", shown="a cluster that is started here"
     )
+
+    @model_validator(mode="after")
+    def _address_is_used(self) -> Self:
+        if self.ray_address is not None and self.executor == "local":
+            raise ValueError("`ray_address`: there is no cluster: set `executor` to ray, or leave the address out")
+        return self
 
     def pinned(self) -> Self:
         """Returns the settings with the version of the model that is the current one, and its hash.

@@ -70,6 +70,7 @@ def test_json_output(rig: WorkerRig, mosquitto_broker: Broker, capsys: pytest.Ca
         (("w", "load", "../tiny"), (2, "'../tiny' is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")),
         (("w", "unload", "other"), (1, "skylane: worker w: other is not served here")),
         (("w", "ready", "other"), (1, "")),
+        (("w", "list", "--keep"), (2, "--keep is for load, which replaces a version: leave it out with list")),
         (("w", "load"), (2, "name a model: skylane cloud control w load MODEL")),
         (("v", "list"), (1, "skylane: no worker online by the name 'v': choose one of w")),
     ],

@@ -60,7 +60,7 @@ def test_an_unknown_model_is_refused_before_anything_is_written(
 
 def test_impossible_values_are_usage_errors(tmp_path: Path) -> None:
     """Click names the flag."""
-    for flags in (("--threads", "0"), ("--masks", "gif"), ("--processes", "0")):
+    for flags in (("--threads", "0"), ("--masks", "gif"), ("--processes", "0"), ("--ray-address", "host:6379")):
         result = CliRunner().invoke(cli.skylane, ["batch", *arguments(tmp_path, tmp_path / "out", *flags)])
         assert result.exit_code == 2
         assert flags[0] in result.output
