@@ -103,7 +103,7 @@ class _StampingPath:
             shape=(1, 1, 3),
             codec="raw",
             geometry=geometry.plan(Resize.CROP, 1, 1, 1, 1),
-            frame_stamp_ns=0,
+            stamp_ns=0,
             data=b"",
             options=RequestOptions("raw"),
             stamps=journey.stamps,

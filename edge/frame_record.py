@@ -18,7 +18,7 @@ class FrameRecord:
     id: FrameId
     camera: str  # Name in the source; the id has the form that fits a topic.
     frame_index: int
-    frame_stamp_ns: int
+    stamp_ns: int
     source_ns: int
     read_ns: int
     times: dict[Stage, int]

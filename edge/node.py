@@ -16,8 +16,8 @@ from edge.retrying import Retrier
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender, open_dispatcher
-from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin, Sink
+from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
 from edge.workers.retry_policy import RetryPolicy
@@ -107,29 +107,29 @@ class EdgeNode:
         self._pacer = Pacer(*due, partial(sender.unsent_reason, "window"))
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
-        self._feed = SinkFeed(sinks, card, self._ledger.pending_results)
+        self._writer = SinkWriter(sinks, card, self._ledger.pending_results)
         keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
         images = PreparedImages() if self._presentation is None else self._presentation.images
         parts = (self._queue, window, sender, self._ledger, card, config, images)
         self._pipeline = Pipeline(*parts)
         if settings.reuse is not None:
             waits_for_room = config.closed_loop and not settings.is_live
-            on_result = self._feed.put if self._presentation is None else self._present_and_feed
-            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._feed, on_result, waits_for_room)
+            on_result = self._writer.put if self._presentation is None else self._present_and_write
+            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
             keep.append(reusing.keep)
         self._health = HealthFile(config.health_file)
-        self._receiver = Receiver(transport, self._ledger, self._feed.put, self._finished, card, keep)
+        self._receiver = Receiver(transport, self._ledger, self._writer.put, self._finished, card, keep)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
         """Errors that did not abort the run: why the source or the run ended early, and failures of sinks."""
         early = [fault for fault in (self._read_ahead.fault, self._events.end_reason) if fault]
-        return early + self._feed.sinks.faults
+        return early + self._writer.faults
 
     @property
     def results_too_late(self) -> int:
         """Number of results that came too late for the sinks that need them in order."""
-        return self._feed.too_late
+        return self._writer.too_late
 
     @property
     def pacing_notes(self) -> Sequence[str]:
@@ -158,7 +158,7 @@ class EdgeNode:
             self._health.update(is_online=self._transport.is_connected)
 
         sending = self._threads.start("pipeline", self._pipeline.run)
-        writing = self._threads.start("sinks", self._feed.run)
+        writing = self._threads.start("sinks", self._writer.run)
         receiving = self._threads.start("receiver", self._receiver.run)
         self._threads.start("clocks", partial(self._transport.probe_clocks, self.clocks, self._finished))
         if self._settings.config.retry:
@@ -179,9 +179,9 @@ class EdgeNode:
             receiving.join(_JOIN_TIMEOUT_S)
             if presentation is not None:
                 presentation.end()
-            self._feed.end()
+            self._writer.end()
             # Sinks have the lowest priority and may be slow.
-            self._feed.sinks.wait_until_written(writing, _JOIN_TIMEOUT_S)
+            self._writer.wait_until_written(writing, _JOIN_TIMEOUT_S)
             try:
                 self._threads.join(_JOIN_TIMEOUT_S)
                 self._wait_for_presenter(presenting)
@@ -196,10 +196,10 @@ class EdgeNode:
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
         return counts
 
-    def _present_and_feed(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+    def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None
         self._presentation.arrived(record, answer, origin)
-        self._feed.put(record, answer, origin)
+        self._writer.put(record, answer, origin)
 
     def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:
         """Waits until every tick was presented; a presenter that hangs is left behind."""

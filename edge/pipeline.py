@@ -193,7 +193,7 @@ def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMes
         shape=image.shape,
         codec=config.codec,
         geometry=plan,
-        frame_stamp_ns=record.frame_stamp_ns,
+        stamp_ns=record.stamp_ns,
         data=data,
         deadline=record.deadline,
         options=config.want,

@@ -22,8 +22,8 @@ from edge.progress import run_with_progress
 from edge.reuse.opening import open_reuse
 from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
-from edge.sinks.feed import check_sinks
 from edge.sinks.sink import SINKS, FrameResult, Sink
+from edge.sinks.writer import check_sinks
 from edge.sources.opening import is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents

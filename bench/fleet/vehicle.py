@@ -185,7 +185,7 @@ class FleetVehicle:
         if refusal:
             self.ledger.drop(record, refusal)
             return
-        message = replace(self._image.message, id=record.id, frame_stamp_ns=due_ns, deadline=record.deadline)
+        message = replace(self._image.message, id=record.id, stamp_ns=due_ns, deadline=record.deadline)
         self._sender.send(record, message)
 
     def retry_due(self) -> float:

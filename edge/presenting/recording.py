@@ -5,13 +5,13 @@ from typing import Any, Self
 
 from edge.config import EdgeConfig
 from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
-from edge.sinks.feed import MissingOutput, SinkGroup, backlog
 from edge.sinks.sink import FrameResult, Sink
+from edge.sinks.writer import MissingOutput, SinkWriter
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import LogError
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
-from shared.threads import BoundedQueue, ThreadGroup, lower_priority
+from shared.threads import ThreadGroup
 
 OUTPUTS_FOLDER = "presented"  # Subfolder of a run with the files of the sinks.
 _STALL_S = 60.0
@@ -33,32 +33,27 @@ class OutputRecorder:
         *,
         session: str,
     ) -> None:
-        self.left_out = 0  # Outputs that the sinks did not get.
         self._presentation = presentation
         self._log = log
-        self._sinks = SinkGroup(sinks)
-        self._has_sinks = bool(sinks)
+        self._writer = SinkWriter(sinks, card)
         self._config = config
         self._session = session
-        self._queue: BoundedQueue[FrameResult | MissingOutput] = BoundedQueue(backlog(card))
         self._threads = ThreadGroup(lambda: None)
         presentation.listeners.append(self._add)
 
     def __enter__(self) -> Self:
-        if self._has_sinks:
-            self._writing = self._threads.start("output-sinks", self._run)
+        self._writing = self._threads.start("output-sinks", self._writer.run)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._has_sinks:
-            self._queue.close()
-            self._sinks.wait_until_written(self._writing, _STALL_S)
-            self._threads.join(_STALL_S)
+        self._writer.end()
+        self._writer.wait_until_written(self._writing, _STALL_S)
+        self._threads.join(_STALL_S)
 
     @property
     def faults(self) -> list[SkylaneError]:
         """Failures of sinks, and of the log."""
-        faults = list(self._sinks.faults)
+        faults = list(self._writer.faults)
         if self._log.rows_lost:
             faults.append(
                 LogError(f"{self._log.rows_lost} rows of {PRESENTED_NAME} were not written: {self._log.fault}")
@@ -73,7 +68,7 @@ class OutputRecorder:
             **self._log.counts.record(),
             "skipped": self._log.counts.reasons[SKIPPED],
             "restarts": self._presentation.restarts,
-            "outputs_not_written": self.left_out,
+            "outputs_not_written": self._writer.left_out,
             "rows_lost": self._log.rows_lost,
         }
 
@@ -102,17 +97,16 @@ class OutputRecorder:
                 f"WARNING: a camera changed its size, encoding or stamps {self._presentation.restarts} times; no result "
                 "from before was presented after it"
             )
-        if self.left_out:
+        if self._writer.left_out:
             yield (
-                f"WARNING: {self.left_out} outputs are missing in {OUTPUTS_FOLDER}/, as the sinks are slower than the "
+                f"WARNING: {self._writer.left_out} outputs are missing in {OUTPUTS_FOLDER}/, as the sinks are slower than the "
                 "cameras: choose fewer of them with --sink"
             )
 
     def _add(self, tick: PresentedTick) -> None:
         """Writes the row of a tick, and queues its output for the sinks."""
         self._log.write(_row(tick, self._session))
-        if self._has_sinks and not self._queue.offer(self._for_sinks(tick)):
-            self.left_out += 1
+        self._writer.offer(self._for_sinks(tick))
 
     def _for_sinks(self, tick: PresentedTick) -> FrameResult | MissingOutput:
         output = tick.output
@@ -133,18 +127,6 @@ class OutputRecorder:
             age_ns=tick.age_ns,
             source_sequence=tick.source_sequence,
         )
-
-    def _run(self) -> None:
-        """Writes until the queue is closed; the body of a thread."""
-        lower_priority()
-        with self._queue.reader() as get:
-            while (queued := get()) is not None:
-                if isinstance(queued, MissingOutput):
-                    self._sinks.write_missing(queued)
-                else:
-                    for in_order in (False, True):
-                        self._sinks.write(queued, in_order=in_order)
-            self._sinks.close()
 
 
 def _row(tick: PresentedTick, session: str) -> PresentedRow:

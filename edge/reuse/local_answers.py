@@ -109,7 +109,7 @@ class LocalAnswers:
             shape=(),
             codec="",
             geometry=plan,
-            frame_stamp_ns=record.frame_stamp_ns,
+            stamp_ns=record.stamp_ns,
             data=b"",
             options=self.options,
         )

@@ -7,8 +7,8 @@ from edge.frame_record import FrameRecord
 from edge.pipeline import Pipeline, encode
 from edge.reuse.local_answers import LocalAnswer
 from edge.reuse.opening import Reuse
-from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import Origin
+from edge.sinks.writer import SinkWriter
 from edge.transports.transport import NO_BROKER, NO_WORKER
 from shared import clock
 from shared.errors import SkylaneError
@@ -30,7 +30,7 @@ class ReusingPipeline(Pipeline):
     """
 
     reuse: Reuse
-    feed: SinkFeed
+    writer: SinkWriter
     on_result: Callable[[FrameRecord, ModelResult, Origin], None]  # Called with every frame that gets its result here.
     waits_for_room: bool  # A frame waits for room in the window if the loop is closed, and is dropped if it is open.
 
@@ -49,9 +49,9 @@ class ReusingPipeline(Pipeline):
     def _wait_for_sinks(self) -> bool:
         """Waits, in a closed loop, while sinks hold many later frames for the result of one; returns False when stopped."""
         while not self.window.is_stopped:
-            if not (self.waits_for_room and self.feed.sinks.needs_order):
+            if not (self.waits_for_room and self.writer.needs_order):
                 return True
-            if self.ledger.pending_results.wait_until_within(self.feed.max_held, _POLL_S):
+            if self.ledger.pending_results.wait_until_within(self.writer.max_held, _POLL_S):
                 return True
         return False
 

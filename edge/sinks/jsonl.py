@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge.sinks.feed import MissingOutput
 from edge.sinks.rendering import write_error
 from edge.sinks.sink import FrameResult
+from edge.sinks.writer import MissingOutput
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin
 from shared.task import task_named

@@ -49,7 +49,7 @@ class FrameResult:
 class Sink(Protocol):
     """Writes results. Built as `Sink(folder, card, **settings)`: the run's folder, the model's card, its settings.
 
-    A second one gets the outputs of a presenter; with `write_missing` (see `feed.py`) also the frames without an output.
+    A second one gets the outputs of a presenter; with `write_missing` (see `writer.py`) also the frames without an output.
     """
 
     in_order: bool  # Whether the sink needs the frames in order; it then gets none that come too late.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgpack
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import asdict
 
 from shared.clock import Deadline
@@ -75,7 +75,7 @@ class FrameMessage(Struct, frozen=True):
     shape: tuple[int, ...]  # H×W or H×W×3
     codec: str
     geometry: Geometry
-    frame_stamp_ns: int
+    stamp_ns: int
     data: Buffer
     attempt: int = 1
     version: str | None = None  # Model version; None means the current one.
@@ -113,7 +113,7 @@ class _FrameMap(Struct, kw_only=True):
     attempt: _Attempt
     model: Name
     version: Version | None = None
-    frame_stamp_ns: Nanoseconds
+    stamp_ns: Nanoseconds = field(name="frame_stamp_ns")
     budget_ms: Annotated[int, Meta(ge=0, le=MAX_MS)] | None = None
     layout: Layout
     shape: _Shape

@@ -32,7 +32,7 @@ class Sender:
             shape=(HEIGHT, WIDTH, 3),
             codec="raw",
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-            frame_stamp_ns=0,
+            stamp_ns=0,
             data=bytes(HEIGHT * WIDTH * 3),
         )
         bus.subscribe(

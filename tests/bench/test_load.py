@@ -72,7 +72,7 @@ def _image(model: str, seed: int = 1) -> LoadImage:
         shape=pixels.shape,
         codec="png",
         geometry=geometry.plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=1,
+        stamp_ns=1,
         data=image_codecs.encode(pixels, Layout.RGB8, "png", 85),
     )
     return LoadImage(message, expected_labels(pixels))

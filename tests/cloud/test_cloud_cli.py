@@ -89,7 +89,7 @@ def test_a_worker_process_drains_on_termination_signals(
                 shape=(HEIGHT, WIDTH, 3),
                 codec="raw",
                 geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-                frame_stamp_ns=0,
+                stamp_ns=0,
                 data=pictures[0].tobytes(),
             )
             bus.publish(FRAMES.of(model="tiny", vehicle=vehicle, camera="left"), pack_frame(frame), qos=1)

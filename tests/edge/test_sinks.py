@@ -16,10 +16,10 @@ from rosbags.rosbag2 import Reader
 from edge.config import EdgeConfig
 from edge.run import open_sinks
 from edge.sinks.bag import BagSink
-from edge.sinks.feed import check_sinks
 from edge.sinks.image_sinks import NpzSink, OverlaySink, PngSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
+from edge.sinks.writer import check_sinks
 from edge.sources.opening import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag

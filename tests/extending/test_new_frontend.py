@@ -56,7 +56,7 @@ def _mask(worker: CloudNode, image: bytes) -> bytes:
         shape=(HEIGHT, WIDTH, 3),
         codec="raw",
         geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=image,
     )
     reply = worker.submission.put(message, received_ns=clock.now_ns(), max_reply_bytes=1 << 20).result().message

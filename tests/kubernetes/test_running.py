@@ -95,7 +95,7 @@ def publish(bus: Bus, cluster: Cluster, count: int) -> "queue.SimpleQueue[Result
             shape=(HEIGHT, WIDTH, 3),
             codec="raw",
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-            frame_stamp_ns=0,
+            stamp_ns=0,
             data=bytes(HEIGHT * WIDTH * 3),
         )
         topic = FRAMES.of(model="foreign", vehicle=cluster.vehicle, camera="left")

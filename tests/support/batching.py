@@ -134,7 +134,7 @@ class BatcherRig:
             shape=(HEIGHT, WIDTH, 3),
             codec="raw",
             geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-            frame_stamp_ns=0,
+            stamp_ns=0,
             data=b"",
             deadline=Deadline.after_ms(budget_ms, received_ns),
         )

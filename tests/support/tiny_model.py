@@ -87,7 +87,7 @@ def frame(sequence: int, model: str = "tiny", version: str | None = None) -> Fra
         shape=(HEIGHT, WIDTH, 3),
         codec="raw",
         geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=bytes([sequence % 256]) * (HEIGHT * WIDTH * 3),
         options=RequestOptions("raw"),
     )

@@ -403,7 +403,7 @@ def _start(call: HttpCall, card: ModelCard, image: ImageArray) -> PendingInferen
         shape=(card.height, card.width, 3),
         codec="raw",
         geometry=plan,
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=np.ascontiguousarray(geometry.apply(image, plan)).reshape(-1).data,
         deadline=call.deadline,
         options=RequestOptions(mask_codec="raw"),

@@ -49,7 +49,7 @@ def _frame(codec: str = "raw", layout: Layout = Layout.RGB8) -> FrameMessage:
         shape=pixels.shape,
         codec=codec,
         geometry=plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=bytes(image_codecs.encode(pixels, layout, codec, 95)),
     )
 

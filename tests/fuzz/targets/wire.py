@@ -221,7 +221,7 @@ def _frame_of(codec: str, layout: Layout) -> FrameMessage:
         shape=pixels.shape,
         codec=codec,
         geometry=geometry.plan(geometry.Resize.STRETCH, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=5,
+        stamp_ns=5,
         data=bytes(image_codecs.encode(pixels, layout, codec, 50)),
         deadline=Deadline.after_ms(100, 0),
         version="1",

@@ -54,7 +54,7 @@ def message(want: RequestOptions = RequestOptions(), geometry: Geometry | None =
         shape=(HEIGHT, WIDTH, 3),
         codec="raw",
         geometry=geometry or plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=b"",
         options=want,
     )

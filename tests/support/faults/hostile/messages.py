@@ -64,7 +64,7 @@ def black_frame(frame_id: FrameId, model: str, height: int, width: int) -> Frame
         shape=(height, width, 3),
         codec="raw",
         geometry=plan(Resize.STRETCH, height, width, height, width),
-        frame_stamp_ns=0,
+        stamp_ns=0,
         data=bytes(height * width * 3),
     )
 

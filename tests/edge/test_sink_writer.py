@@ -1,4 +1,4 @@
-"""The feed of the sinks."""
+"""The writer of the sinks."""
 
 import threading
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import pytest
 
 from edge.frame_record import FrameRecord
 from edge.ledger import PendingResults
-from edge.sinks.feed import SinkFeed
 from edge.sinks.sink import FrameResult, Sink
+from edge.sinks.writer import SinkWriter
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.results import ModelResult
@@ -52,20 +52,20 @@ def _record(sequence: int) -> FrameRecord:
     return record
 
 
-def _feed(*sinks: Sink, frames: int = 0) -> SinkFeed:
-    """Makes a feed; the results of frames 0 to `frames` - 1 are pending."""
+def _writer(*sinks: Sink, frames: int = 0) -> SinkWriter:
+    """Makes a writer; the results of frames 0 to `frames` - 1 are pending."""
     pending = PendingResults()
     for sequence in range(frames):
         pending.add(sequence)
-    return SinkFeed(sinks, CARD, pending)
+    return SinkWriter(sinks, CARD, pending)
 
 
-def _fed(feed: SinkFeed, sequences: list[int]) -> None:
-    thread = threading.Thread(target=feed.run)
+def _write(writer: SinkWriter, sequences: list[int]) -> None:
+    thread = threading.Thread(target=writer.run)
     thread.start()
     for sequence in sequences:
-        feed.put(_record(sequence), ANSWER)
-    feed.end()
+        writer.put(_record(sequence), ANSWER)
+    writer.end()
     thread.join(WAIT_S)
     assert not thread.is_alive()
 
@@ -73,7 +73,7 @@ def _fed(feed: SinkFeed, sequences: list[int]) -> None:
 def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
-    _fed(_feed(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
+    _write(_writer(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
@@ -81,11 +81,11 @@ def test_frames_are_put_in_order() -> None:
 def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
     video, images = Recorder(in_order=True), Recorder(in_order=False)
-    feed = _feed(video, images, frames=100)
-    _fed(feed, [*range(1, 100), 0])
+    writer = _writer(video, images, frames=100)
+    _write(writer, [*range(1, 100), 0])
     assert video.got == list(range(1, 100))
     assert sorted(images.got) == list(range(100))
-    assert feed.too_late == 1
+    assert writer.too_late == 1
 
 
 def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
@@ -101,16 +101,16 @@ def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
     pending = PendingResults()
     for sequence in range(5):
         pending.add(sequence)
-    feed = SinkFeed([sink], CARD, pending)
-    thread = threading.Thread(target=feed.run)
+    writer = SinkWriter([sink], CARD, pending)
+    thread = threading.Thread(target=writer.run)
     thread.start()
-    feed.put(_record(2), ANSWER)
-    feed.put(_record(1), ANSWER)
+    writer.put(_record(2), ANSWER)
+    writer.put(_record(1), ANSWER)
     pending.remove(0)
-    feed.put(_record(3), ANSWER)
+    writer.put(_record(3), ANSWER)
     assert written[2].wait(WAIT_S)
     assert sink.got == [1, 2]
-    feed.end()
+    writer.end()
     thread.join(WAIT_S)
     assert sink.got == [1, 2, 3]
 
@@ -123,37 +123,37 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
         def write(self, frame: FrameResult) -> None:
             written[frame.sequence].set()
 
-    feed = _feed(Follower(in_order=False), Recorder(in_order=True))
-    thread = threading.Thread(target=feed.run)
+    writer = _writer(Follower(in_order=False), Recorder(in_order=True))
+    thread = threading.Thread(target=writer.run)
     thread.start()
     for sequence in (2, 0, 1):
-        feed.put(_record(sequence), ANSWER)
+        writer.put(_record(sequence), ANSWER)
         assert written[sequence].wait(WAIT_S)
-    feed.end()
+    writer.end()
     thread.join(WAIT_S)
-    assert feed.too_late == 0
+    assert writer.too_late == 0
 
 
 def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    feed = _feed(Recorder(in_order=False))
+    writer = _writer(Recorder(in_order=False))
     more = threading.Event()
     for sequence in range(64):
-        feed.put(_record(sequence), ANSWER)
+        writer.put(_record(sequence), ANSWER)
 
     def put_more() -> None:
-        feed.put(_record(64), ANSWER)
+        writer.put(_record(64), ANSWER)
         more.set()
 
     waiting = threading.Thread(target=put_more)
     waiting.start()
     assert not more.wait(0.2)
-    writing = threading.Thread(target=feed.run)
+    writing = threading.Thread(target=writer.run)
     writing.start()
     assert more.wait(WAIT_S)
-    feed.end()
+    writer.end()
     writing.join(WAIT_S)
-    assert feed.sinks.written == 65
+    assert writer.written == 65
 
 
 def test_the_wait_for_a_sink_that_hangs_ends() -> None:
@@ -166,16 +166,16 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
             super().write(frame)
 
     sink = Hanging(in_order=False)
-    feed = _feed(sink)
+    writer = _writer(sink)
     for sequence in range(5):
-        feed.put(_record(sequence), ANSWER)
-    feed.end()
-    thread = threading.Thread(target=feed.run)
+        writer.put(_record(sequence), ANSWER)
+    writer.end()
+    thread = threading.Thread(target=writer.run)
     thread.start()
-    feed.sinks.wait_until_written(thread, 0.1)
+    writer.wait_until_written(thread, 0.1)
     assert (sink.got, thread.is_alive()) == ([], True)
     may_write.set()
-    feed.sinks.wait_until_written(thread, WAIT_S)
+    writer.wait_until_written(thread, WAIT_S)
     assert len(sink.got) == 5
 
 
@@ -183,30 +183,30 @@ def test_a_failed_sink_is_removed_and_reported(caplog: pytest.LogCaptureFixture)
     """The run and the other sinks continue. A full disk is logged when it begins, and once."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
-    feed = _feed(failing, healthy)
-    _fed(feed, list(range(30)))
+    writer = _writer(failing, healthy)
+    _write(writer, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
-    assert [str(fault) for fault in feed.sinks.faults] == ["disk full"]
+    assert [str(fault) for fault in writer.faults] == ["disk full"]
     assert caplog.text.count("sink removed") == caplog.text.count("disk full") == 1
     assert failing.is_closed
     assert healthy.is_closed
 
 
 def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
-    """The thread of the feed ends with the exception, and `put` stops waiting."""
-    feed = _feed(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
+    """The thread of the writer ends with the exception, and `put` stops waiting."""
+    writer = _writer(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
     raised: list[type[BaseException]] = []
 
     def run() -> None:
         try:
-            feed.run()
+            writer.run()
         except ZeroDivisionError as error:
             raised.append(type(error))
 
     thread = threading.Thread(target=run)
     thread.start()
-    putting = threading.Thread(target=_put_many, args=(feed,))
+    putting = threading.Thread(target=_put_many, args=(writer,))
     putting.start()
     putting.join(WAIT_S)
     assert not putting.is_alive()
@@ -214,15 +214,15 @@ def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     assert raised == [ZeroDivisionError]
 
 
-def _put_many(feed: SinkFeed) -> None:
+def _put_many(writer: SinkWriter) -> None:
     for sequence in range(200):
-        feed.put(_record(sequence), ANSWER)
-    feed.end()
+        writer.put(_record(sequence), ANSWER)
+    writer.end()
 
 
 def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = _feed().put
+    put: Callable[..., None] = _writer().put
     for sequence in range(200):
         put(_record(sequence), ANSWER)
 
@@ -235,12 +235,12 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
         def write(self, frame: FrameResult) -> None:
             got.append(frame)
 
-    feed = _feed(Keeper(in_order=True))
+    writer = _writer(Keeper(in_order=True))
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    feed.put(record, ANSWER)
-    feed.end()
-    feed.run()
+    writer.put(record, ANSWER)
+    writer.end()
+    writer.run()
     np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))
     assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")

@@ -1,0 +1,175 @@
+"""The thread that writes results, or the outputs of a presenter, to sinks; and the check that sinks support a model's task."""
+
+import heapq
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+from edge.frame_record import FrameRecord
+from edge.ledger import PendingResults
+from edge.pipeline import rgb_input
+from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
+from shared.errors import SkylaneError
+from shared.logs import get_logger
+from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
+from shared.task import TASKS, task_named
+from shared.threads import BoundedQueue, lower_priority
+
+_LOG = get_logger("edge")
+_BACKLOG, _RAW_BACKLOG = 64, 8  # Frames; the raw outputs of one may take a hundred megabytes.
+_MAX_HELD, _RAW_MAX_HELD = 64, 16  # Frames held back so that a delayed result still gets its place.
+
+
+def check_sinks(names: Sequence[str], card: ModelCard) -> None:
+    """Checks that sinks support the task of a model.
+
+    Raises:
+        SinkError: a sink does not; the message names those that do.
+    """
+    for name in names:
+        if not SINKS[name].holds(task_named(card.task)):
+            held = " or ".join(task for task in TASKS if SINKS[name].holds(task_named(task)))
+            others = ", ".join(other for other, entry in SINKS.items() if entry.holds(task_named(card.task)))
+            raise SinkError(f"sink {name} holds {held}, model {card.name} answers {card.task}: use {others}")
+
+
+def backlog(card: ModelCard) -> int:
+    """Returns the number of frames that may wait for the sinks."""
+    return _BACKLOG if task_named(card.task).heads else _RAW_BACKLOG
+
+
+@dataclass(frozen=True, slots=True)
+class MissingOutput:
+    """A frame for which the vehicle had no output when it was due."""
+
+    camera: str
+    sequence: int
+    frame_index: int
+    stamp_ns: int
+    reason: str
+
+
+@runtime_checkable
+class MissingOutputSink(Sink, Protocol):
+    """A sink that also records the frames without an output."""
+
+    def write_missing(self, missing: MissingOutput) -> None:
+        """Writes one frame without an output."""
+
+
+class SinkWriter:
+    """Writes frames to sinks in a thread with the lowest priority, after everything that is measured.
+
+    A sink that fails is removed, and the others go on. Results and the outputs of a presenter have a writer each: outputs
+    whose sinks are slow must neither delay the results, which are never lost, nor the other way round.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], card: ModelCard, pending: PendingResults | None = None) -> None:
+        """`pending`: the frames that may still get a result; the writer removes those that it gets.
+
+        With `pending`, a sink that needs the frames in order gets a frame when no earlier one can get a result any more,
+        but no later than when `max_held` frames wait. Other sinks get it at once, as all do without `pending`.
+        """
+        self.max_held = _MAX_HELD if task_named(card.task).heads else _RAW_MAX_HELD
+        self.faults: list[SkylaneError] = []
+        self.too_late = 0  # Results that arrived too late for sinks that need them in order.
+        self.left_out = 0  # Outputs that found the queue full.
+        self.written = 0  # Number of writes; it grows as long as the sinks make progress.
+        self._sinks = list(sinks)
+        self._card = card
+        self._pending = pending or PendingResults()
+        # With each frame, the lowest number of a frame that could still get a result before it was queued; None: no order.
+        self._queue: BoundedQueue[tuple[FrameResult | MissingOutput, int | None]] = BoundedQueue(backlog(card))
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether a sink needs the frames in order."""
+        return any(sink.in_order for sink in self._sinks)
+
+    def put(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        """Queues a frame with its result; waits if the sinks are far behind, so that no result is lost."""
+        if self._sinks and record.image is not None and record.geometry is not None:
+            frame = FrameResult(
+                camera=record.camera,
+                sequence=record.id.sequence,
+                frame_index=record.frame_index,
+                stamp_ns=record.stamp_ns,
+                source_ns=record.source_ns,
+                image=rgb_input(record.image, record.geometry, self._card.layout),
+                result=answer.result,
+                geometry=record.geometry,
+                model_version=answer.model_version,
+                engine=answer.engine,
+                model=answer.model,
+                origin=origin,
+                reused_sequence=record.reused_sequence,
+            )
+            self._queue.put((frame, self._pending.first()))
+        self._pending.remove(record.id.sequence)
+
+    def offer(self, output: FrameResult | MissingOutput) -> None:
+        """Queues an output; counts it instead if the sinks are far behind, as the presenter does not wait for them."""
+        if self._sinks and not self._queue.offer((output, None)):
+            self.left_out += 1
+
+    def run(self) -> None:
+        """Writes until `end` was called; the body of a thread."""
+        lower_priority()
+        held: list[tuple[int, FrameResult]] = []
+        last_sequence = -1
+        with self._queue.reader() as get:
+            while (queued := get()) is not None:
+                frame, complete_below = queued
+                if isinstance(frame, MissingOutput):
+                    self._write_missing(frame)
+                    continue
+                self._write(frame, in_order=False)
+                if complete_below is None:
+                    self._write(frame, in_order=True)
+                elif self.needs_order and frame.sequence <= last_sequence:
+                    self.too_late += 1
+                elif self.needs_order:
+                    heapq.heappush(held, (frame.sequence, frame))
+                    while held and (held[0][0] < complete_below or len(held) > self.max_held):
+                        last_sequence, first = heapq.heappop(held)
+                        self._write(first, in_order=True)
+            while held:
+                self._write(heapq.heappop(held)[1], in_order=True)
+            for sink in list(self._sinks):
+                self._run_guarded(sink, sink.close)
+
+    def end(self) -> None:
+        """Ends `run` after the queued frames."""
+        self._queue.close()
+
+    def wait_until_written(self, writing: threading.Thread, stall_s: float) -> None:
+        """Waits until `writing`, the thread of `run`, has ended or has made no progress for `stall_s` seconds."""
+        written = -1
+        while writing.is_alive() and self.written != written:
+            written = self.written
+            writing.join(stall_s)
+
+    def _write(self, frame: FrameResult, *, in_order: bool) -> None:
+        """Writes a frame to the sinks that need the frames in order, or to the others."""
+        for sink in [sink for sink in self._sinks if sink.in_order is in_order]:
+            self._run_guarded(sink, partial(sink.write, frame))
+        self.written += 1
+
+    def _write_missing(self, missing: MissingOutput) -> None:
+        for sink in [sink for sink in self._sinks if isinstance(sink, MissingOutputSink)]:
+            self._run_guarded(sink, partial(sink.write_missing, missing))
+        self.written += 1
+
+    def _run_guarded(self, sink: Sink, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except SkylaneError as error:
+            _LOG.error("sink removed", sink=type(sink).__name__, reason=str(error))
+            self.faults.append(error)
+            self._sinks.remove(sink)
+            with suppress(SkylaneError):  # The first error is reported already.
+                sink.close()
