@@ -12,7 +12,7 @@ from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel, LocalModelError
 from shared.inference.model import Model, warmup_images
 from shared.inference.opening import open_local
-from shared.inference.table import LOCAL_ENGINES, formats_of
+from shared.inference.table import formats_of, local_engines
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.models.manifest import BatchingSection, Placement
@@ -118,7 +118,7 @@ def check_local_model(stored: StoredModel, card: ModelCard) -> None:
             f"{card.height}×{card.width}: they would see different parts of a frame; choose one with the same ratio of "
             "height and width"
         )
-    readable = formats_of(LOCAL_ENGINES)
+    readable = formats_of(local_engines(stored.manifest.engine))
     if stored.manifest.format not in readable:
         raise LocalModelError(
             f"local model {name} is a {stored.manifest.format}, and a vehicle runs {' or '.join(readable)}: convert it "

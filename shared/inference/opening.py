@@ -7,7 +7,7 @@ from shared.config import ConfigError
 from shared.errors import SkylaneError
 from shared.inference.engine import Engine
 from shared.inference.model import Model
-from shared.inference.table import LOCAL_ENGINES, EngineEntry, choose_engine, formats_of
+from shared.inference.table import ENGINES, EngineEntry, choose_engine, formats_of, local_engines
 from shared.models.manifest import MANIFEST_NAME, BatchingSection, Manifest, Placement
 from shared.models.repository import StoredModel
 from shared.registry import load
@@ -60,10 +60,10 @@ def open_local(stored: StoredModel, placement: Placement) -> Model:
     """
 
     def open_engine(name: str, path: Path, manifest: Manifest) -> Engine:
-        opened: Engine = load("engine", LOCAL_ENGINES, name)(path, manifest, placement)
+        opened: Engine = load("engine", ENGINES, name)(path, manifest, placement)
         return opened
 
-    return open_stored(stored, LOCAL_ENGINES, open_engine)
+    return open_stored(stored, local_engines(stored.manifest.engine), open_engine)
 
 
 def _chosen(stored: StoredModel, engines: Mapping[str, EngineEntry], engine: str | None) -> str:

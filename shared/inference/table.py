@@ -72,6 +72,15 @@ ENGINES = PluginTable(
         ),
     },
 )
+
+
+def local_engines(engine: str | None) -> Mapping[str, EngineEntry]:
+    """Returns the engines that a vehicle can use for a model whose manifest names `engine`, which may be a plug-in."""
+    if engine is not None and ENGINES.is_external(engine):
+        return {engine: ENGINES[engine], **LOCAL_ENGINES}
+    return LOCAL_ENGINES
+
+
 AUTO = "auto"  # A manifest's `engine`: the fastest one on this host whose labels agree with the reference engine.
 
 

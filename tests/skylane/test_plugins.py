@@ -1,6 +1,7 @@
 """Plug-ins of another distribution, installed from its wheel: a real worker and a real vehicle with one of each kind."""
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from ops.processes.worker_process import Worker
 from shared.files import tree_sha256
 from shared.runlog.latency_log import read_rows
 from shared.runlog.presented_log import OutputOrigin, read_presented
+from shared.runlog.run_manifest import MANIFEST_NAME
 from tests.pipeline.rig import WAIT_S
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +108,22 @@ def test_a_run_uses_a_plug_in_of_each_kind(embedded_url: str, imports: Path, tmp
         source = str(presented[int(index)].source_sequence)
         assert (origin, ast.literal_eval(numbers)) == ("warped", counts[source][::-1])
     assert imports.read_text().count("imported") >= 2  # The worker's process and the vehicle's.
+
+
+def test_a_vehicle_runs_its_local_model_on_the_engine_of_a_plug_in(
+    embedded_url: str, imports: Path, tmp_path: Path
+) -> None:
+    """A vehicle with an accelerator of its own brings the engine for it. The manifest of the model names the engine."""
+    models, out = write_model(tmp_path / "models"), tmp_path / "run"
+    with Worker(embedded_url, models=models, model="strongest"):
+        ended = skylane(
+            *("edge", "play", f"noise:{FRAMES}", "--broker", embedded_url, "--model", "strongest", "--out", out),
+            *("--sink", "counts", "--closed-loop", "--local-model", "strongest", "--models", models),
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((out / MANIFEST_NAME).read_text())["reuse"]["local"]["engine"] == "linear fp32"
+    assert "frames answered by the vehicle (strongest" in ended.stdout
+    assert imports.exists()
 
 
 def test_a_plug_in_that_is_not_named_is_not_imported(imports: Path) -> None:
