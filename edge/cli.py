@@ -10,7 +10,7 @@ from rich.console import Console
 
 from edge.config import Arrivals, EdgeConfig
 from edge.run import run
-from edge.sources.opening import is_live
+from edge.sources.source import is_live
 from shared.config import read_yaml
 from shared.errors import SkylaneError
 from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override

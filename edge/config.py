@@ -9,8 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 
 from edge.presenting.presenter import PRESENTERS
-from edge.sinks.sink import SINKS
-from edge.sinks.video_codec import VideoCodec
+from edge.sinks.sink import SINKS, VideoCodec
 from edge.transports.transport import TRANSPORTS
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import OneOf, parsed_by, setting

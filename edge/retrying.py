@@ -13,10 +13,9 @@ from edge.frame_record import Assignment, FrameRecord
 from edge.ledger import Ledger, VehicleFrameLog
 from edge.sender import FrameDelivery, OutgoingFrame
 from edge.transports.transport import Transport
-from edge.workers.clock_sync import is_unresponsive
 from edge.workers.dispatcher import Dispatcher
 from edge.workers.retry_policy import RetryPolicy
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import WorkerClocks, is_unresponsive
 from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.stages import Stage

@@ -24,7 +24,7 @@ from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.sink import SINKS, FrameResult, Sink
 from edge.sinks.writer import check_sinks
-from edge.sources.opening import is_live, open_source
+from edge.sources.source import is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
 from shared.errors import SkylaneError, unwritable_message

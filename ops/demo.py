@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 from edge.config import EdgeConfig
 from edge.run import run
-from edge.sinks.video_codec import VIDEO_FORMATS
+from edge.sinks.sink import VIDEO_FORMATS
 from ops.broker.broker import Broker, BrokerKind
 from ops.late_results import LateResults, play_late
 from ops.processes.child import BenchError

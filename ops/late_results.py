@@ -13,8 +13,8 @@ from edge.config import EdgeConfig
 from edge.presenting.recording import OUTPUTS_FOLDER
 from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
+from edge.sinks.sink import VIDEO_FORMATS
 from edge.sinks.video import VideoFile
-from edge.sinks.video_codec import VIDEO_FORMATS
 from modelling.evaluation.segmentation import images_with_labels, labelled_camera, prepared
 from modelling.evaluation.streaming import Mask, StreamingScores
 from modelling.evaluation.true_boxes import TimestampMatcher

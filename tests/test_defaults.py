@@ -14,8 +14,7 @@ import edge.cli
 from cloud.config import CloudConfig
 from edge.config import Arrivals, EdgeConfig
 from edge.presenting.presenter import PRESENTERS
-from edge.sinks.sink import SINKS
-from edge.sinks.video_codec import VideoCodec
+from edge.sinks.sink import SINKS, VideoCodec
 from edge.transports.transport import TRANSPORTS
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section

@@ -10,8 +10,7 @@ import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
 from edge.sinks.rendering import draw_result, input_image, mark_untrained, write_error
-from edge.sinks.sink import FrameResult, SinkError
-from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec, VideoFormat
+from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
 from shared.threads import unchanged_scheduling

@@ -13,8 +13,8 @@ from edge.transports.channel import (
     ProtocolAdapter,
     RpcRefusal,
     RpcReply,
+    WorkerCredentials,
 )
-from edge.transports.credentials import WorkerCredentials
 from edge.transports.transport import EncodedRequest
 from shared import clock
 from shared.clock import Deadline

@@ -15,8 +15,7 @@ from edge.transports.transport import (
     ReplyQueue,
     TransportEvents,
 )
-from edge.workers.clock_sync import ClockProber
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import ClockProber, WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import WorkerLoads
 from shared.logs import RateLimitedLogger, get_logger

@@ -1,8 +1,7 @@
 """Opens the transport of a configuration."""
 
 from edge.config import EdgeConfig
-from edge.transports.channel import RpcChannel
-from edge.transports.credentials import WorkerCredentials
+from edge.transports.channel import RpcChannel, WorkerCredentials
 from edge.transports.rpc_transport import RpcTransport
 from edge.transports.transport import TRANSPORTS, Transport, TransportEvents
 from shared.network.endpoint import Endpoint

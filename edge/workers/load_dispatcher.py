@@ -20,8 +20,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
-from edge.workers.clock_sync import is_unresponsive
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import WorkerClocks, is_unresponsive
 from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import KnownLoad, overdue_ns
 

@@ -1,14 +1,22 @@
-"""Clock offsets between this vehicle and each worker process, and whether all workers hang."""
+"""Clock probes to the workers, the offset of each worker's clock, and whether all workers hang.
 
+Probes are small messages, separate from the frames.
+"""
+
+import queue
+import random
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange, Offset, OffsetEstimator
+from shared.compression import Buffer
+from shared.messages.clock_probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
+from shared.messages.msgpack_reader import MessageError
 
 _MAX_NODES = 512  # A restarted worker is a new node.
 
@@ -127,3 +135,157 @@ class LivenessMonitor:
         """Returns when a worker last echoed a probe or replied; 0 if it never echoed one."""
         echo_ns = self.clocks.last_echo(f"cloud/{name}/{session}").at_ns
         return max(echo_ns, self.stats.last_reply_ns(name)) if echo_ns else 0
+
+
+_BURST = 16  # Probes in quick succession to a new process, so that its first frames have an error bound.
+_BURST_INTERVAL_NS = 20_000_000
+_INTERVAL_NS = 500_000_000  # The error bound grows by a quarter of a millisecond in this time.
+_JITTER = 0.2  # Share of the interval, so that probes do not run in step with frames.
+_MISSED_PROBES = 3  # Number of probe intervals without an echo after which a worker counts as unresponsive.
+_MAX_PROBES_HZ = 32  # Limit for all workers together, after their bursts.
+_MAX_UNANSWERED = 512
+_MAX_WAITING = 256  # Echoes that wait to be processed.
+_STOP_POLL_S = 0.1
+
+
+def probe_interval_ns(workers: int) -> int:
+    """Returns the mean time between two probes of one worker when there are so many workers."""
+    return max(_INTERVAL_NS, workers * 10**9 // _MAX_PROBES_HZ)
+
+
+def is_unresponsive(echo_ns: int, workers: int, now_ns: int) -> bool:
+    """Returns whether a worker, one of `workers`, whose last echo arrived at `echo_ns` has stopped to echo probes."""
+    return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
+
+
+@dataclass(slots=True)
+class _WorkerSchedule:
+    """Time of a worker's next probe."""
+
+    session: str
+    due_ns: int
+    burst: int = _BURST
+
+
+class ProbeTracker:
+    """Schedules probes and validates their echoes. Has no connection and no thread."""
+
+    def __init__(self, session: str, clocks: WorkerClocks) -> None:
+        self._session = session
+        self._clocks = clocks
+        self._schedules: dict[str, _WorkerSchedule] = {}
+        self._sequence = 0
+        self._unanswered: OrderedDict[int, tuple[str, int]] = OrderedDict()  # Worker and send time by sequence.
+        self._random = random.Random()
+
+    def restart(self) -> None:
+        """Starts a new burst for every worker: another connection has other delays."""
+        self._schedules.clear()
+
+    def due(self, now_ns: int, online: Iterable[tuple[str, str]]) -> list[str]:
+        """Returns the workers to probe now, and schedules their next probes. `online`: name and session of each."""
+        sessions = dict(online)
+        self._schedules = {
+            name: schedule for name, schedule in self._schedules.items() if sessions.get(name) == schedule.session
+        }
+        for name, session in sessions.items():
+            self._schedules.setdefault(name, _WorkerSchedule(session, now_ns))
+        due = [name for name, schedule in self._schedules.items() if schedule.due_ns <= now_ns]
+        for name in due:
+            schedule = self._schedules[name]
+            schedule.burst = max(0, schedule.burst - 1)
+            schedule.due_ns = now_ns + (_BURST_INTERVAL_NS if schedule.burst else self._interval_ns())
+        return due
+
+    def next_due_ns(self) -> int | None:
+        """Returns when the next probe is due; None without workers."""
+        return min((schedule.due_ns for schedule in self._schedules.values()), default=None)
+
+    def probe(self, worker: str, sent_ns: int) -> Probe:
+        """Returns the next probe for a worker, and remembers it for its echo."""
+        probe = Probe(self._session, self._sequence, sent_ns)
+        self._sequence += 1
+        self._unanswered[probe.sequence] = (worker, sent_ns)
+        if len(self._unanswered) > _MAX_UNANSWERED:
+            self._unanswered.popitem(last=False)
+        return probe
+
+    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> None:
+        """Adds a valid echo to the clocks, and counts an invalid one."""
+        try:
+            echo = unpack_echo(payload)
+        except MessageError:
+            self._clocks.ignore("unreadable")
+            return
+        exchange = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, returned_ns)
+        if echo.session != self._session:
+            self._clocks.ignore("other_session")
+        elif self._unanswered.get(echo.sequence) != (worker, echo.sent_ns):
+            self._clocks.ignore("late_or_repeated")
+        elif not exchange.is_consistent or not echo.node.startswith(f"cloud/{worker}/"):
+            self._clocks.ignore("untrue")
+        else:
+            del self._unanswered[echo.sequence]
+            self._clocks.add_probe(echo.node, exchange)
+
+    def _interval_ns(self) -> int:
+        jitter = self._random.uniform(1 - _JITTER, 1 + _JITTER)
+        return round(probe_interval_ns(len(self._schedules)) * jitter)
+
+
+class ClockProber:
+    """Probes the workers' clocks in a thread, over any transport."""
+
+    def __init__(
+        self,
+        session: str,
+        clocks: WorkerClocks,
+        *,
+        online: Callable[[], Iterable[tuple[str, str]]],
+        probe: Callable[[str, bytes], None],
+    ) -> None:
+        """Sets the callbacks.
+
+        `online` returns name and session of each worker that serves the model. `probe` sends a packed probe to a worker
+        without waiting; the transport passes the echo to `echoed`, which updates `clocks`.
+        """
+        self._clocks = clocks
+        self._tracker = ProbeTracker(session, clocks)
+        self._online = online
+        self._probe = probe
+        self._echoes: queue.Queue[tuple[str, Buffer, int]] = queue.Queue(_MAX_WAITING)
+        self._has_reconnected = threading.Event()
+
+    def reconnected(self) -> None:
+        """Reports a new connection; may be called from any thread."""
+        self._has_reconnected.set()
+
+    def echoed(self, worker: str, payload: Buffer, returned_ns: int) -> None:
+        """Queues an echo; counts it instead if it is too large, or if too many wait. May be called from any thread."""
+        if len(payload) > MAX_PROBE_BYTES:  # A queue of large echoes would fill the memory.
+            self._clocks.ignore("unreadable")
+            return
+        try:
+            self._echoes.put_nowait((worker, payload, returned_ns))
+        except queue.Full:
+            self._clocks.ignore("too_many")
+
+    def run(self, stop: threading.Event) -> None:
+        """Probes until stopped; the body of a thread."""
+        while not stop.is_set():
+            if self._has_reconnected.is_set():
+                self._has_reconnected.clear()
+                self._tracker.restart()
+            for worker in self._tracker.due(clock.now_ns(), self._online()):
+                self._probe(worker, pack_probe(self._tracker.probe(worker, clock.now_ns())))
+            self._process_echo()
+
+    def _process_echo(self) -> None:
+        """Processes one echo, or waits for it until the next probe is due."""
+        due_ns = self._tracker.next_due_ns()
+        wait_s = _STOP_POLL_S if due_ns is None else min(_STOP_POLL_S, max(0.0, (due_ns - clock.now_ns()) / 1e9))
+        try:
+            echo = self._echoes.get(timeout=wait_s)
+        except queue.Empty:
+            return
+        self._tracker.echoed(*echo)

@@ -13,7 +13,7 @@ import numpy as np
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
-from edge.sources.opening import open_source
+from edge.sources.source import open_source
 from ops.processes.child import BenchError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels

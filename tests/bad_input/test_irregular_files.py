@@ -12,7 +12,7 @@ from analysis.logs.run_log import load_run
 from cloud.gateway.common.auth import Authenticator
 from edge.presenting.fusion_table import read_fusion
 from edge.sources.video import VideoSource
-from edge.transports.credentials import WorkerCredentials
+from edge.transports.channel import WorkerCredentials
 from ops.broker.mosquitto import first_listener
 from rosbag_tools.reading.bag import Bag
 from shared.config import load_mapping

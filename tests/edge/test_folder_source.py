@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.sources.opening import kind_of, open_source
-from edge.sources.source import SourceError
+from edge.sources.source import SourceError, kind_of, open_source
 from rosbag_tools.extraction import extract
 from rosbag_tools.writer import BagWriter
 from shared.config import ConfigError, read_yaml

@@ -20,7 +20,7 @@ from edge.sinks.image_sinks import NpzSink, OverlaySink, PngSink
 from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
 from edge.sinks.writer import check_sinks
-from edge.sources.opening import open_source
+from edge.sources.source import open_source
 from rosbag_tools.messages.boxes import read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message

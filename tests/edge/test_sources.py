@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.sources.opening import kind_of, open_source
-from edge.sources.source import SourceError
+from edge.sources.source import SourceError, kind_of, open_source
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.extraction import extract
 from shared.errors import SkylaneError

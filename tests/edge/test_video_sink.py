@@ -18,11 +18,10 @@ from playwright.sync_api import Browser
 
 from edge.cli import edge
 from edge.config import EdgeConfig
-from edge.sinks import video_codec
-from edge.sinks.sink import FrameResult, SinkError
+from edge.sinks import sink
+from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec
 from edge.sinks.video import VideoSink
-from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
-from edge.sources.opening import open_source
+from edge.sources.source import open_source
 from shared.config import read_yaml
 from shared.flags import override
 from shared.imaging.frames import Frame
@@ -113,7 +112,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from edge.sinks.video import VideoSink
-from edge.sinks.video_codec import VideoCodec
+from edge.sinks.sink import VideoCodec
 from tests.edge.samples import CARD
 from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec("{codec}"))
@@ -160,7 +159,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from edge.sinks.video import VideoSink
-from edge.sinks.video_codec import VideoCodec
+from edge.sinks.sink import VideoCodec
 from tests.edge.samples import CARD
 from tests.edge.test_video_sink import _result
 sink = VideoSink(Path(sys.argv[1]), CARD, video_codec=VideoCodec.VP9)
@@ -179,7 +178,7 @@ def test_an_encoder_that_is_missing_is_reported_before_the_run(tmp_path: Path, m
     """PyAV may be built against an FFmpeg with fewer encoders, as THIRD-PARTY.md proposes."""
     for codec in (VideoCodec.VP9, VideoCodec.H264):
         missing = replace(VIDEO_FORMATS[codec], encoder=f"no-{codec}")
-        monkeypatch.setitem(video_codec.VIDEO_FORMATS, codec, missing)
+        monkeypatch.setitem(sink.VIDEO_FORMATS, codec, missing)
     with pytest.raises(SinkError, match=r"vp9 needs the encoder no-vp9, .* choose another --video-codec \(av1\)"):
         VideoSink(tmp_path, DARK, video_codec=VideoCodec.VP9)
 

@@ -35,7 +35,6 @@ PARSERS = {
     "edge/sources/folder.py": "(passes images to shared/imaging/image_files.py)",
     "edge/transports/channel.py": "servers",
     "edge/transports/open_inference.py": "servers",
-    "edge/transports/credentials.py": "(the user's own certificates)",
     "edge/transports/tensorflow_serving.py": "servers",
     "rosbag_tools/reading/data_file.py": "bag",
     "rosbag_tools/reading/decompression.py": "bag",

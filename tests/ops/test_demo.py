@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from edge.sinks.video_codec import VIDEO_FORMATS, VideoCodec
+from edge.sinks.sink import VIDEO_FORMATS, VideoCodec
 from ops.demo import write_still
 from shared.threads import unchanged_scheduling
 

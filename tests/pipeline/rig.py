@@ -29,7 +29,7 @@ from edge.presenting.opening import open_presentation
 from edge.reuse.opening import open_reuse
 from edge.run import run
 from edge.sinks.sink import Sink
-from edge.sources.opening import open_source
+from edge.sources.source import open_source
 from edge.transports.mqtt_transport import MqttTransport
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model

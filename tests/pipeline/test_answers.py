@@ -11,7 +11,7 @@ import pytest
 
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
-from edge.sources.opening import open_source
+from edge.sources.source import open_source
 from rosbag_tools.writer import BagWriter
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout

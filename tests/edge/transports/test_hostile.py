@@ -13,11 +13,9 @@ import pytest
 from msgspec.structs import replace
 from urllib3.exceptions import HTTPError
 
-from edge.transports.channel import CallOutcome, ChannelError, Indeterminate, RpcChannel
-from edge.transports.credentials import WorkerCredentials
+from edge.transports.channel import CallOutcome, ChannelError, Indeterminate, RpcChannel, WorkerCredentials
 from edge.transports.grpc_channel import GrpcChannel, SkylaneAdapter
-from edge.transports.http_channel import HttpChannel
-from edge.transports.http_client import WorkerHttpClient
+from edge.transports.http_channel import HttpChannel, WorkerHttpClient
 from edge.transports.tensorflow_serving import TfServingRestAdapter
 from edge.transports.transport import EncodedRequest, Transport
 from edge.workers.worker_directory import NoWorkerError

@@ -13,8 +13,7 @@ from cloud.frontends.clock_responder import ClockResponder
 from cloud.serving.errors import RequestErrors
 from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport
-from edge.workers.clock_sync import ClockProber, ProbeTracker
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import ClockProber, ProbeTracker, WorkerClocks
 from shared import clock
 from shared.clock import Exchange, Offset
 from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe

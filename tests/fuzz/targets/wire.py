@@ -16,8 +16,7 @@ from cloud.serving.errors import ApiError
 from cloud.serving.replies import Replier
 from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
-from edge.workers.clock_sync import ProbeTracker
-from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_clocks import ProbeTracker, WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import WorkerLoads
 from shared import clock
