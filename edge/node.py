@@ -106,7 +106,7 @@ class EdgeNode:
         due = (self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live, on_due)
         self._pacer = Pacer(*due, partial(sender.unsent_reason, "window"))
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
-        self._retrier = Retrier(transport, self._ledger, policy, stats, self.clocks, dispatcher)
+        self._retrier = Retrier(sender, policy, stats, self.clocks)
         self._writer = SinkWriter(sinks, card, self._ledger.pending_results)
         keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
         images = PreparedImages() if self._presentation is None else self._presentation.images

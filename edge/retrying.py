@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from edge.frame_record import Assignment, FrameRecord
-from edge.ledger import Ledger, VehicleFrameLog
-from edge.sender import FrameDelivery, OutgoingFrame
-from edge.transports.transport import Transport
-from edge.workers.dispatcher import Dispatcher
+from edge.ledger import VehicleFrameLog
+from edge.sender import Sender
 from edge.workers.retry_policy import RetryPolicy
 from edge.workers.worker_clocks import WorkerClocks, is_unresponsive
 from edge.workers.worker_stats import WorkerStats
@@ -30,27 +28,26 @@ _Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
 class Retrier:
     """Sends unanswered frames a second time."""
 
-    transport: Transport
-    ledger: Ledger
+    sender: Sender  # Its dispatcher chooses the worker; without one, the worker with the last sign of life.
     policy: RetryPolicy
     stats: WorkerStats
     clocks: WorkerClocks
-    dispatcher: Dispatcher | None = None  # Chooses the worker; without it, the one with the last sign of life.
     frame_log: VehicleFrameLog = field(default_factory=VehicleFrameLog)
 
     def run(self, stop: threading.Event) -> None:
         """Checks the frames in flight until stopped; the body of a thread."""
-        last_failure_ns = self.transport.workers.last_failure_ns()
+        workers = self.sender.transport.workers
+        last_failure_ns = workers.last_failure_ns()
         while not stop.is_set():
             wait_s = self.retry_due()
-            last_failure_ns = self.transport.workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
+            last_failure_ns = workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
 
     def retry_due(self) -> float:
         """Sends the retries that are due; returns the seconds to wait until the next check."""
-        records = self.ledger.in_flight()
+        directory, records = self.sender.transport.workers, self.sender.ledger.in_flight()
         if not records:
             return _CHECK_INTERVAL_S
-        workers, failures = self.transport.workers.online(), self.transport.workers.failures()
+        workers, failures = directory.online(), directory.failures()
         now_ns = clock.now_ns()
         responsive = [
             worker for worker in workers if not is_unresponsive(self._last_echo_ns(worker), len(workers), now_ns)
@@ -61,36 +58,31 @@ class Retrier:
             for name in unresponsive:
                 self.frame_log.unresponsive(name)
             workers, failures = responsive, replace(failures, unresponsive=unresponsive)
-        if self.transport.workers.loads is not None:
-            loads = self.transport.workers.loads.known()
+        if directory.loads is not None:
+            loads = directory.loads.known()
             failures = replace(failures, on_trial=frozenset(name for name in loads if loads[name].is_on_trial))
         retries = self.policy.plan(records, len(workers), failures, now_ns)
         for retry in retries:
             if retry.due_ns <= now_ns:
                 self._send(retry.record, workers)
-        later_ns = [retry.due_ns for retry in retries if retry.due_ns > now_ns]
-        return (
-            min(_CHECK_INTERVAL_S, max(_SHORTEST_WAIT_S, (min(later_ns) - now_ns) / 1e9))
-            if later_ns
-            else _CHECK_INTERVAL_S
-        )
+        waits_s = [(retry.due_ns - now_ns) / 1e9 for retry in retries if retry.due_ns > now_ns]
+        return max(_SHORTEST_WAIT_S, min([_CHECK_INTERVAL_S, *waits_s]))
 
     def _send(self, record: FrameRecord, workers: _Workers) -> None:
         message = record.message
         if message is None:
             return
-        delivery = FrameDelivery(self.transport, self.ledger, self.dispatcher)
-        assignment = delivery.assign(excluded=(record.worker,))
+        assignment = self.sender.assign(excluded=(record.worker,))
         if assignment.worker is None:  # The broker could give it to the worker that has it.
             others = [worker for worker in workers if worker[0] != record.worker]
             assignment = Assignment(assignment.dispatch, self._most_alive(others or workers, record))
         sent_ns = clock.now_ns()
-        if not self.ledger.open_retry(record, sent_ns, assignment):
+        if not self.sender.ledger.open_retry(record, sent_ns, assignment):
             return
         self.frame_log.sent_again(record.id, str(assignment.worker), sent_ns - record.times[Stage.SENT])
         message = structs.replace(message, attempt=record.attempts, stamps=record.stamps_of(2))
         # There is no third attempt: if this worker has failed as well, the frame times out.
-        delivery.send(OutgoingFrame(message, self.transport.pack(message), assignment), lambda _: None)
+        self.sender.deliver(message, self.sender.transport.pack(message), assignment, lambda _: None)
 
     def _most_alive(self, workers: _Workers, record: FrameRecord) -> str:
         """Returns the worker that last replied since the frame was sent, else the one with the last sign of life."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -109,8 +109,7 @@ class Sender:
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
         """Stamps, encodes, journals and sends a frame; drops it if it exceeds the transport's size limit."""
-        delivery = FrameDelivery(self.transport, self.ledger, self.dispatcher)
-        assignment = delivery.assign()
+        assignment = self.assign()
         record.times[Stage.SENT] = clock.now_ns()
         record.stamps = tuple(Stamp(stage, self.node, at_ns) for stage, at_ns in record.times.items())
         message = structs.replace(message, stamps=record.stamps)
@@ -123,28 +122,7 @@ class Sender:
         self.window.acquire()
         self.ledger.open(record, assignment)
         ledger, frame_id = self.ledger, record.id
-        delivery.send(
-            OutgoingFrame(message, request, assignment), lambda reason: ledger.close_undelivered(frame_id, reason)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingFrame:
-    """An attempt of a frame, and where it is sent."""
-
-    message: FrameMessage
-    request: EncodedRequest
-    assignment: Assignment
-    unreachable: tuple[str, ...] = ()  # Workers to which it could not be delivered.
-
-
-@dataclass(frozen=True, slots=True)
-class FrameDelivery:
-    """Sends attempts of frames. A frame that has certainly reached no worker goes to another one in the same attempt."""
-
-    transport: Transport
-    ledger: Ledger
-    dispatcher: Dispatcher | None = None  # None: the transport chooses the worker of every frame.
+        self.deliver(message, request, assignment, lambda reason: ledger.close_undelivered(frame_id, reason))
 
     def assign(self, excluded: Collection[str] = ()) -> Assignment:
         """Returns where to send the next frame."""
@@ -152,22 +130,33 @@ class FrameDelivery:
             return ANY_WORKER
         return self.dispatcher.choose(self.ledger.in_flight(), clock.now_ns(), excluded)
 
-    def send(self, frame: OutgoingFrame, on_undelivered: OnUndelivered) -> None:
-        """Sends a frame that the ledger expects; `on_undelivered` is called with the reason if no worker got it."""
-        worker = frame.assignment.worker
+    def deliver(
+        self,
+        message: FrameMessage,
+        request: EncodedRequest,
+        assignment: Assignment,
+        on_undelivered: OnUndelivered,
+        unreachable: tuple[str, ...] = (),
+    ) -> None:
+        """Sends an attempt of a frame that the ledger expects.
+
+        A frame that has certainly reached no worker goes to another one in the same attempt. `unreachable`: the workers to
+        which it could not be delivered. `on_undelivered` is called with the reason if no worker got it.
+        """
+        worker = assignment.worker
 
         def undelivered(reason: str) -> None:
             loads = self.transport.workers.loads
-            if worker is None or loads is None or not frame.assignment.expected_ns or reason != NO_WORKER:
+            if worker is None or loads is None or not assignment.expected_ns or reason != NO_WORKER:
                 on_undelivered(reason)
                 return
             loads.unreachable(worker, clock.now_ns())
-            tried = (*frame.unreachable, worker)
-            other = replace(frame, assignment=self.assign(excluded=tried), unreachable=tried)
-            if self.ledger.reassign(frame.message.id, frame.message.attempt, other.assignment):
-                self.send(other, on_undelivered)
+            tried = (*unreachable, worker)
+            other = self.assign(excluded=tried)
+            if self.ledger.reassign(message.id, message.attempt, other):
+                self.deliver(message, request, other, on_undelivered, tried)
 
-        self.transport.send(frame.message, frame.request, undelivered, worker=worker)
+        self.transport.send(message, request, undelivered, worker=worker)
 
 
 def open_dispatcher(config: EdgeConfig, workers: WorkerDirectory, clocks: WorkerClocks) -> Dispatcher | None:

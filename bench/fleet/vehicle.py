@@ -156,7 +156,7 @@ class FleetVehicle:
             keep_messages=config.retry,
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
-        self._retrier = Retrier(self.transport, self.ledger, policy, stats, shared.clocks, self.dispatcher)
+        self._retrier = Retrier(self._sender, policy, stats, shared.clocks)
         self.receiver = Receiver(self.transport, self.ledger, lambda *_: None, shared.finished, self.card)
         own = {"session": self.session, "vehicle": self.name, "configuration": config.model_dump(mode="json")}
         self._manifest = {**manifest, **own}
