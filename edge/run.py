@@ -20,7 +20,6 @@ from edge.presenting.presentation import Presentation, PresentedTick
 from edge.presenting.recording import OUTPUTS_FOLDER, OutputRecorder
 from edge.progress import run_with_progress
 from edge.reuse.opening import open_reuse
-from edge.reuse.reporting import reuse_lines
 from edge.run_summary import common_faults, exit_code, origin_lines, print_report, retry_lines, unused_lines
 from edge.sinks.sink import SINKS, FrameResult, Sink
 from edge.sinks.writer import check_sinks
@@ -175,7 +174,7 @@ def play(
             *retry_lines(counts),
             *origin_lines(counts, card),
             *unused_lines(transport.unused()),
-            *reuse_lines(reuse, counts, is_open_loop=settings.is_live or not config.closed_loop),
+            *(reuse.lines(counts, is_open_loop=settings.is_live or not config.closed_loop) if reuse else ()),
             *(recorder.lines() if recorder else ()),
         ]
         if log.rows_lost:

@@ -7,7 +7,6 @@ from edge.config import EdgeConfig
 from edge.ledger import RunCounts
 from edge.presenting.recording import OutputRecorder
 from edge.reuse.opening import Reuse
-from edge.reuse.reporting import reuse_record
 from shared import clock
 from shared.messages.model_card import ModelCard
 from shared.runlog.latency_log import Outcome
@@ -40,7 +39,7 @@ def started(
             "labels": list(card.labels.names),
         },
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
-        "reuse": reuse_record(reuse),
+        "reuse": None if reuse is None else reuse.record(),
         **({"presenting": {"kind": config.present}} if config.present else {}),
         "seed": config.seed,
         "host": machine(),
@@ -65,7 +64,7 @@ def ended(
         "ignored_answers": dict(counts.ignored_answers),
         "retries": {"retried": counts.retried, "won": counts.retry_won},
         "answered_by": [{**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.origins.items())],
-        "reuse": reuse_record(reuse),
+        "reuse": None if reuse is None else reuse.record(),
         **({"presenting": recorder.record()} if recorder else {}),
         "rows_lost": rows_lost,
     }

@@ -1,4 +1,4 @@
-"""Checks and opens what a run is configured to use instead of sending frames, before the first frame."""
+"""Checks and opens what a run is configured to use instead of sending frames, and reports about it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.config import EdgeConfig
+from edge.ledger import RunCounts
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel, LocalModelError
 from shared.inference.model import Model, warmup_images
@@ -20,10 +21,12 @@ from shared.models.repository import Repository, StoredModel, default_root
 from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import DifferenceGate, GateSettings
 from shared.reuse.tuning import TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
+from shared.runlog.latency_log import Outcome
 from shared.task import ConfidenceError, task_named
 
 _REUSE_FRAMES, _REUSE_MS = 100, 10_000.0  # Longest reuse if neither the options nor a tuning file set it.
 _MAX_ASPECT_DIFFERENCE = 0.01
+_SHOWN_DIGITS = 12  # Length of a model's hash in a line.
 _TASKS_WITH_PLACES = ("segmentation", "detection")  # Their results depend on the field of view.
 
 
@@ -39,6 +42,52 @@ class Reuse:
     def has_cascade(self) -> bool:
         """True if the local model also answers frames that could be sent."""
         return self.local is not None and self.local.thresholds is not None
+
+    def record(self) -> dict[str, Any]:
+        """Returns the section of the manifest: the settings in use, and what was counted so far."""
+        record = dict(self.settings)
+        if self.gate is not None:
+            record["gate"] = {**record["gate"], "resets": self.gate.resets}
+        if self.local is not None:
+            record["local"] = {**record["local"], **self.local.model.counts()}
+        return record
+
+    def lines(self, counts: RunCounts, *, is_open_loop: bool) -> Iterator[str]:
+        """Yields how many frames were not sent and why, and warnings, for the summary."""
+        if self.gate is not None:
+            gate = self.settings["gate"]
+            yield (
+                f"{counts.outcomes.get(Outcome.REUSED, 0)} frames got the result of an earlier frame ({gate['method']} up to "
+                f"{gate['threshold']:g})"
+            )
+            if self.gate.resets:
+                yield (
+                    f"WARNING: changes of a camera's frame size or encoding: {self.gate.resets}; no result from before one "
+                    "was reused after it"
+                )
+        if self.local is not None:
+            yield from _local_lines(self.local, counts, is_open_loop=is_open_loop)
+
+
+def _local_lines(local: LocalAnswers, counts: RunCounts, *, is_open_loop: bool) -> Iterator[str]:
+    model, card = local.model, local.model.model.card
+    took = f", {model.median_ms:.1f} ms at the median" if model.median_ms is not None else ""
+    yield (
+        f"{counts.outcomes.get(Outcome.ANSWERED_LOCALLY, 0)} frames answered by the vehicle ({card.name} {card.version}, "
+        f"{local.engine}, {card.sha256[:_SHOWN_DIGITS]}{took})"
+    )
+    if model.failures:
+        failures = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in sorted(model.failures.items()))
+        yield f"WARNING: local model {card.name} failed ({failures}): those frames went to the workers"
+    if model.pauses:
+        yield f"WARNING: local model {card.name} was paused {model.pauses} times, the last time because {model.pause_reason}"
+    period_ms = local.pace.period_ms
+    if is_open_loop and model.median_ms is not None and period_ms is not None and model.median_ms > period_ms:
+        yield (
+            f"WARNING: local model {card.name} took {model.median_ms:.1f} ms for a frame, but a frame was due every "
+            f"{period_ms:.1f} ms: newer frames replaced those that waited (dropped, window); choose a smaller model or a "
+            "lower rate"
+        )
 
 
 @contextmanager

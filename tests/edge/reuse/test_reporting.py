@@ -9,7 +9,6 @@ from edge.ledger import RunCounts
 from edge.reuse.local_answers import LocalAnswers
 from edge.reuse.local_model import LocalModel
 from edge.reuse.opening import Reuse
-from edge.reuse.reporting import reuse_lines, reuse_record
 from shared.inference.engine import InferenceError
 from shared.messages.frame import RequestOptions
 from shared.runlog.latency_log import Outcome
@@ -46,14 +45,12 @@ def test_failures_are_counted_and_warned_about(local: LocalModel) -> None:
     reuse = reuse_with(local)
     for _ in range(3):
         local.infer(IMAGE)
-    lines = list(reuse_lines(reuse, COUNTS, is_open_loop=True))
+    lines = list(reuse.lines(COUNTS, is_open_loop=True))
     assert lines[0].startswith("4 frames answered by the vehicle (tiny 1, tensorflow fp32, ")
     assert lines[1:] == ["WARNING: local model tiny failed (1 raised): those frames went to the workers"]
-    record = reuse_record(reuse)
-    assert record is not None
+    record = reuse.record()
     assert record["local"]["failures"] == {"raised": 1}
     assert record["local"]["median_ms"] > 0
-    assert reuse_record(None) is None
 
 
 def test_a_model_slower_than_the_camera_is_warned_about(local: LocalModel) -> None:
@@ -63,6 +60,6 @@ def test_a_model_slower_than_the_camera_is_warned_about(local: LocalModel) -> No
     local.infer(IMAGE)
     for sequence in (0, 3):
         reuse.local.pace.add(make_record(sequence, due_ns=sequence * 10))
-    _, warning = reuse_lines(reuse, COUNTS, is_open_loop=True)
+    _, warning = reuse.lines(COUNTS, is_open_loop=True)
     assert "ms for a frame, but a frame was due every 0.0 ms" in warning
-    assert len(list(reuse_lines(reuse, COUNTS, is_open_loop=False))) == 1
+    assert len(list(reuse.lines(COUNTS, is_open_loop=False))) == 1
