@@ -47,59 +47,6 @@ class WorkerConnection:
     in_flight: int = 0
     last_used: int = 0  # Number of the latest frame that was sent here.
 
-    def follow(
-        self,
-        session: str,
-        on_status: Callable[[str, bytes], None],
-        on_lost: Callable[[str], None],
-        stop: threading.Event,
-    ) -> None:
-        """Follows the worker's status until stopped, and reconnects; the body of a thread.
-
-        Args:
-            session: Session of the vehicle.
-            on_status: Called with the worker's name and each packed status.
-            on_lost: Called with the name of a worker that is no longer connected.
-            stop: Ends the loop.
-        """
-        back_off = ExponentialBackoff()
-        limited = RateLimitedLogger(_LOG)
-        while not stop.is_set():
-            started_s = time.monotonic()
-            reason = "a call to it failed"
-            try:
-                self._read_statuses(session, on_status)
-            except ChannelError as error:
-                self.problem, reason = error, str(error)
-            except MessageError as error:
-                self.problem = ChannelError(f"its status cannot be read: {error}")
-                reason = str(self.problem)
-            name, self.name = self.name, None
-            if name is not None:
-                if not stop.is_set():
-                    limited.warning("lost", "connection lost", address=self.address, worker=name, reason=reason)
-                on_lost(name)
-            elif not stop.is_set():
-                limited.warning("not reached", "worker not reached", address=self.address, reason=reason)
-            stop.wait(back_off.wait_s(time.monotonic() - started_s if name else 0.0))
-
-    def _read_statuses(self, session: str, on_status: Callable[[str, bytes], None]) -> None:
-        name = None
-        for packed in self.channel.statuses():
-            name = name or self._worker_name(session, unpack_status(packed))
-            if self.name is None:
-                _LOG.info("connected to worker", address=self.address, worker=name)
-            on_status(name, packed)
-            self.name, self.problem = name, None
-
-    def _worker_name(self, session: str, status: NodeStatus) -> str:
-        """Returns the worker's name from the echo of a clock probe: a status does not contain it."""
-        echo = unpack_echo(self.channel.echo(pack_probe(Probe(session, 0, clock.now_ns()))))
-        parts = echo.node.split("/")
-        if len(parts) != _NODE_PARTS or parts[2] != status.session:
-            raise ChannelError(f"its clock reports node {echo.node}, its status session {status.session}")
-        return parts[1]
-
 
 _GRACE_S = 0.5  # Time after a frame's deadline in which the worker may still report the outcome.
 _JOIN_TIMEOUT_S = 10.0
@@ -133,9 +80,7 @@ class RpcTransport:
         self._stop = threading.Event()
         self._threads = ThreadGroup(self._on_thread_failure)
         for connection in self._connections:
-            on_status, on_lost = partial(self._on_status, connection), self.workers.left
-            follow = partial(connection.follow, session, on_status, on_lost, self._stop)
-            self._threads.start(f"status {connection.address}", follow)
+            self._threads.start(f"status {connection.address}", partial(self._follow, connection))
 
     @property
     def is_connected(self) -> bool:
@@ -278,14 +223,51 @@ class RpcTransport:
             return f"it does not serve {self.workers.model}"
         return str(connection.problem or "no status received yet")
 
-    def _on_status(self, connection: WorkerConnection, name: str, packed: bytes) -> None:
-        other = next((each for each in self._connections if each is not connection and each.name == name), None)
-        if other is not None:
-            raise ChannelError(
-                f"its worker is named {name}, as is the one at {other.address}: give one address per worker, and each "
-                "worker its own name (skylane cloud serve --worker)"
-            )
-        self.workers.update(name, packed)
+    def _follow(self, connection: WorkerConnection) -> None:
+        """Follows the status of a worker until stopped, and reconnects; the body of a thread."""
+        back_off = ExponentialBackoff()
+        limited = RateLimitedLogger(_LOG)
+        while not self._stop.is_set():
+            started_s = time.monotonic()
+            reason = "a call to it failed"
+            try:
+                self._read_statuses(connection)
+            except ChannelError as error:
+                connection.problem, reason = error, str(error)
+            except MessageError as error:
+                connection.problem = ChannelError(f"its status cannot be read: {error}")
+                reason = str(connection.problem)
+            name, connection.name = connection.name, None
+            if name is not None:
+                if not self._stop.is_set():
+                    limited.warning("lost", "connection lost", address=connection.address, worker=name, reason=reason)
+                self.workers.left(name)
+            elif not self._stop.is_set():
+                limited.warning("not reached", "worker not reached", address=connection.address, reason=reason)
+            self._stop.wait(back_off.wait_s(time.monotonic() - started_s if name else 0.0))
+
+    def _read_statuses(self, connection: WorkerConnection) -> None:
+        name = None
+        for packed in connection.channel.statuses():
+            name = name or self._worker_name(connection, unpack_status(packed))
+            if connection.name is None:
+                _LOG.info("connected to worker", address=connection.address, worker=name)
+            other = next((each for each in self._connections if each is not connection and each.name == name), None)
+            if other is not None:
+                raise ChannelError(
+                    f"its worker is named {name}, as is the one at {other.address}: give one address per worker, and each "
+                    "worker its own name (skylane cloud serve --worker)"
+                )
+            self.workers.update(name, packed)
+            connection.name, connection.problem = name, None
+
+    def _worker_name(self, connection: WorkerConnection, status: NodeStatus) -> str:
+        """Returns the name of a worker from the echo of a clock probe: a status does not contain it."""
+        echo = unpack_echo(connection.channel.echo(pack_probe(Probe(self._session, 0, clock.now_ns()))))
+        parts = echo.node.split("/")
+        if len(parts) != _NODE_PARTS or parts[2] != status.session:
+            raise ChannelError(f"its clock reports node {echo.node}, its status session {status.session}")
+        return parts[1]
 
     def _on_thread_failure(self) -> None:
         try:
