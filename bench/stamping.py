@@ -85,7 +85,7 @@ class _StampingPath:
         assert accepted is journey
         journey.times[Stage.RETURNED] = clock.now_ns()
         journey.times[Stage.MASK_DECODED] = clock.now_ns()
-        self._ledger.finish(journey, reply, len(reply.data))
+        self._ledger.finish(journey, reply, len(reply.data), *self._ledger.outcome_of(journey, reply))
         closed_ns = time.thread_time_ns()
         parts_ns = {
             "vehicle: stamps up to sent": stamped_ns - begin_ns,

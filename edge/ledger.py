@@ -239,13 +239,19 @@ class Ledger:
         with self._lock:
             self._ignored[reason] += 1
 
-    def finish(self, record: FrameRecord, message: ResultMessage, bytes_down: int, fault: str = "") -> Outcome:
-        """Writes the row of an accepted reply. `fault`: why its result cannot be used."""
-        outcome, reason = Outcome(message.status.value), message.reason
+    @staticmethod
+    def outcome_of(record: FrameRecord, message: ResultMessage, fault: str = "") -> tuple[Outcome, str]:
+        """Returns the outcome of an accepted reply, and the reason for it. `fault`: why its result cannot be used."""
         if fault:
-            outcome, reason = Outcome.FAILED, fault
-        elif record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
-            outcome, reason = Outcome.EXPIRED, reason or "answered after the deadline"
+            return Outcome.FAILED, fault
+        if record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
+            return Outcome.EXPIRED, message.reason or "answered after the deadline"
+        return Outcome(message.status.value), message.reason
+
+    def finish(
+        self, record: FrameRecord, message: ResultMessage, bytes_down: int, outcome: Outcome, reason: str
+    ) -> None:
+        """Writes the row of an accepted reply, with what `outcome_of` returned for it."""
         if outcome is Outcome.ANSWERED:
             self._add_latency(record, record.times[Stage.MASK_DECODED])
         sent_ns, returned_ns = record.times[Stage.SENT], record.times[Stage.RETURNED]
@@ -257,7 +263,6 @@ class Ledger:
                 self._origins[reply.origin] += 1
             self._frame_log.answered(record.id, self._config.model, reply.origin)
         self._close(record, outcome, reason, reply)
-        return outcome
 
     def close_timed_out(self, processed_until_ns: int) -> None:
         """Closes frames as `lost` whose time is over; all replies received until `processed_until_ns` were processed."""

@@ -63,11 +63,13 @@ class Receiver:
         result, fault = decode_result(message, record, self.card, self.transport.workers)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
         answer = None if result is None else ModelResult(result, message.model_version, message.engine)
-        if answer is not None and not record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
+        outcome, reason = self.ledger.outcome_of(record, message, fault)
+        is_in_time = outcome is Outcome.ANSWERED
+        if answer is not None and is_in_time:
             for keep in self.keep:
                 keep(record, answer)
-        outcome = self.ledger.finish(record, message, reply.size, fault)
-        if answer is not None and outcome is Outcome.ANSWERED:
+        self.ledger.finish(record, message, reply.size, outcome, reason)
+        if answer is not None and is_in_time:
             self.on_result(record, answer)
 
 

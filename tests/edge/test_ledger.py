@@ -85,7 +85,9 @@ def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outc
     assert ledger.accept(message) is record
     record.times[Stage.RETURNED] = record.times[Stage.SENT] + 5_000_000
     record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
-    return ledger.finish(record, message, 99)
+    outcome, reason = ledger.outcome_of(record, message)
+    ledger.finish(record, message, 99, outcome, reason)
+    return outcome
 
 
 def test_an_answered_frame_gets_its_row(book: Book) -> None:
@@ -188,7 +190,7 @@ def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book]) ->
     message = make_answer(record)
     accepted = book.ledger.accept(message)
     assert accepted is not None
-    book.ledger.finish(accepted, message, 99)
+    book.ledger.finish(accepted, message, 99, *book.ledger.outcome_of(accepted, message))
     (row,) = book.rows()
     error_ms = float(row["clock_error_ms"])
     assert error_ms < 0.5
@@ -388,7 +390,7 @@ def _receive(ledger: Ledger, message: ResultMessage) -> None:
     record = ledger.accept(message)
     if record:
         record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
-        ledger.finish(record, message, 1)
+        ledger.finish(record, message, 1, *ledger.outcome_of(record, message))
 
 
 def _at_once(*works: Sequence[Callable[[], None]]) -> None:
