@@ -12,7 +12,7 @@ from edge.pacing import FrameQueue, Pacer, ReadAhead
 from edge.pipeline import Pipeline, PreparedImages
 from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
-from edge.retrying import Retrier
+from edge.retrying import Retrier, RetryPolicy
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
 from edge.sender import InFlightWindow, Sender, open_dispatcher
@@ -20,7 +20,6 @@ from edge.sinks.sink import Origin, Sink
 from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
-from edge.workers.retry_policy import RetryPolicy
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared.errors import SkylaneError

@@ -5,7 +5,7 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
-from edge.presenting.recording import OutputRecorder
+from edge.presenting.presented_run import OutputRecorder
 from edge.reuse.opening import Reuse
 from shared import clock
 from shared.messages.model_card import ModelCard

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from edge.config import EdgeConfig
-from edge.presenting.recording import OUTPUTS_FOLDER
+from edge.presenting.presented_run import OUTPUTS_FOLDER
 from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
 from edge.sinks.sink import VIDEO_FORMATS

@@ -24,12 +24,11 @@ from edge.frame_record import Assignment, FrameRecord
 from edge.ledger import Ledger
 from edge.pipeline import prepare
 from edge.receiver import Receiver
-from edge.retrying import Retrier
+from edge.retrying import Retrier, RetryPolicy
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import open_mqtt
 from edge.transports.transport import RawReply, ReplyQueue, TransportEvents
 from edge.workers.dispatcher import Dispatcher
-from edge.workers.retry_policy import RetryPolicy
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared import clock

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cloud.models.opening import open_model
 from edge.config import EdgeConfig
-from edge.presenting.local import LocalOutput, local_input, local_output
+from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
 from modelling.fusion.recording import labels_in_input
 from rosbag_tools.drive.scene import WEATHERS, Drive

@@ -9,8 +9,7 @@ from typing import Any
 
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
-from edge.reuse.local_answers import LocalAnswers
-from edge.reuse.local_model import LocalModel, LocalModelError
+from edge.reuse.local_model import LocalAnswers, LocalModel, LocalModelError
 from shared.inference.model import Model, warmup_images
 from shared.inference.opening import open_local
 from shared.inference.table import formats_of, local_engines

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from edge.frame_record import FrameRecord
 from edge.pipeline import Pipeline, encode
-from edge.reuse.local_answers import LocalAnswer
+from edge.reuse.local_model import LocalAnswer
 from edge.reuse.opening import Reuse
 from edge.sinks.sink import Origin
 from edge.sinks.writer import SinkWriter

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from edge.upload.client import UploadClient, UploadSettings, check_images, find_images
 from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 from shared import clock

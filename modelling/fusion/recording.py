@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from edge.presenting.flow import FlowTrack, Motion
-from edge.presenting.local import LocalOutput, local_input, local_output
+from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
 from modelling.evaluation.detection import TrueBoxes
 from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared

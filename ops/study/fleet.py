@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from analysis.study.measurement import RunError
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from ops.processes.vehicle_process import VehicleProcess
 
 _POLL_INTERVAL_S = 0.05

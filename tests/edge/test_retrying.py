@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.retrying import Retrier
-from edge.workers.retry_policy import RetryPolicy
+from edge.retrying import Retrier, RetryPolicy
 from shared import clock
 from shared.clock import Deadline, Exchange
 from shared.imaging.frames import Frame

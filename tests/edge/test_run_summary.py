@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edge.ledger import ReplyOrigin, RunCounts
-from edge.run_summary import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
+from edge.run import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD
 

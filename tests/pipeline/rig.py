@@ -25,7 +25,7 @@ from cloud.frontends.mqtt import worker_will
 from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.node import EdgeNode, RunSettings
-from edge.presenting.opening import open_presentation
+from edge.presenting.presented_run import open_presentation
 from edge.reuse.opening import open_reuse
 from edge.run import run
 from edge.sinks.sink import Sink

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from analysis.logs.audit import audit
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.logs.audit import audit
-from edge.presenting.recording import OUTPUTS_FOLDER
+from edge.presenting.presented_run import OUTPUTS_FOLDER
 from shared.inference.model import Model
 from shared.runlog.presented_log import OutputOrigin, read_presented
 from shared.runlog.run_manifest import read_manifest

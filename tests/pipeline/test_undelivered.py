@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from edge.config import Arrivals
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
 from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers, pictures, play
 from tests.support.mqtt_bus import mosquitto_with

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cloud.node import CloudNode
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
 from shared.inference.model import Model
 from shared.runlog.run_manifest import read_manifest

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from edge.presenting.flow import Motion
-from edge.presenting.fuse import FusePresenter, MaskPair, fused_detections, fused_mask
+from edge.presenting.fuse import FusePresenter, LocalOutput, MaskPair, fused_detections, fused_mask
 from edge.presenting.fusion_table import SCORES, FusionHeader, FusionTable, table_shape, write_fusion
-from edge.presenting.local import LocalOutput
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts
 from edge.presenting.warp import moved_mask
 from shared.imaging.geometry import Resize, plan

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.presenting.opening import PresenterError, open_presentation
 from edge.presenting.presentation import PresentedTick
+from edge.presenting.presented_run import PresenterError, open_presentation
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from edge.reuse.local_model import LocalModelError
 from shared.errors import SkylaneError

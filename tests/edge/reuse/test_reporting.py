@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edge.ledger import RunCounts
-from edge.reuse.local_answers import LocalAnswers
-from edge.reuse.local_model import LocalModel
+from edge.reuse.local_model import LocalAnswers, LocalModel
 from edge.reuse.opening import Reuse
 from shared.inference.engine import InferenceError
 from shared.messages.frame import RequestOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from edge.run_summary import NOTHING_ANSWERED
+from edge.run import NOTHING_ANSWERED
 from edge.upload.cli import UnwritableError, send
 from edge.upload.client import NothingToUploadError
 from shared.imaging.image_files import write_png

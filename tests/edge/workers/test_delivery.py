@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.retrying import Retrier
-from edge.workers.retry_policy import RetryPolicy
+from edge.retrying import Retrier, RetryPolicy
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES

@@ -9,8 +9,8 @@ import numpy as np
 
 from edge.config import EdgeConfig
 from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presented_run import OutputRecorder
 from edge.presenting.presenter import HoldPresenter, Output, PresenterParts
-from edge.presenting.recording import OutputRecorder
 from edge.sinks.sink import FrameResult, Sink
 from edge.sinks.writer import MissingOutput, backlog
 from shared.errors import SkylaneError

@@ -5,7 +5,7 @@ import pytest
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
-from edge.workers.retry_policy import RetryPolicy
+from edge.retrying import RetryPolicy
 from edge.workers.worker_directory import Failures, WorkerEnd
 from edge.workers.worker_stats import WorkerStats
 from shared.clock import Deadline
