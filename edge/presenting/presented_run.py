@@ -4,9 +4,8 @@ Every tick has a row in `presented.csv`; the sinks of RUN/presented get the outp
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from edge.config import EdgeConfig
@@ -14,15 +13,13 @@ from edge.presenting.fuse import LocalResults
 from edge.presenting.fusion_table import shipped_fusion
 from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
 from edge.presenting.presenter import PRESENTERS, PresenterParts
-from edge.reuse.local_model import LocalModel
-from edge.reuse.opening import check_local_model, open_local_model
+from edge.reuse.opening import find_local_model, opened_local_model
 from edge.sinks.sink import FrameResult, Sink
 from edge.sinks.writer import MissingOutput, SinkWriter
 from shared import clock
 from shared.errors import SkylaneError
 from shared.files import file_sha256
 from shared.messages.model_card import ModelCard
-from shared.models.repository import Repository, default_root
 from shared.registry import load
 from shared.runlog.latency_log import LogError
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
@@ -55,49 +52,22 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
             f"--present {others}"
         )
     presenter = load("presenter", PRESENTERS, config.present)
-    with _local_results(config, card) if entry.needs_local else nullcontext() as local:
-        local_card = None if local is None else local.model.model.card
-        fusion = config.fusion
-        if fusion is None and local_card is not None:
-            fusion = shipped_fusion(card.name, local_card.name)
-        problem = str if local is None else local.problem
-        parts = PresenterParts(card, local, fusion, local_card, problem, clock.now_ns)
+    if not entry.needs_local:
+        parts = PresenterParts(card, clock_ns=clock.now_ns)
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
-        presentation = Presentation(partial(presenter, parts), card, config, runs_local=entry.needs_local)
-        if local is not None:
-            presentation.describe_parts = partial(_parts_record, local.model, _file_record(parts.fusion))
+        yield Presentation(partial(presenter, parts), card, config)
+        return
+    # The pipeline has a local model of its own, as each model serves one thread.
+    with opened_local_model(find_local_model(config, card), config) as local:
+        results, local_card = LocalResults(local), local.model.card
+        fusion = config.fusion or shipped_fusion(card.name, local_card.name)
+        parts = PresenterParts(card, results, fusion, local_card, results.problem, clock.now_ns)
+        presenter(parts)
+        presentation = Presentation(partial(presenter, parts), card, config, runs_local=True)
+        model = {"name": local_card.name, "version": local_card.version, "sha256": local_card.sha256}
+        file = None if fusion is None else {"file": fusion.name, "sha256": file_sha256(fusion)}
+        presentation.describe_parts = lambda: {"local_model": model | local.counts(), "fusion": file}
         yield presentation
-
-
-@contextmanager
-def _local_results(config: EdgeConfig, card: ModelCard) -> Iterator[LocalResults]:
-    """Yields what runs the local model on ticks. The pipeline has a model of its own, as each model serves one thread."""
-    assert config.local_model is not None
-    stored = Repository(config.models or default_root()).find(config.local_model)
-    check_local_model(stored, card)
-    local = LocalModel(partial(open_local_model, stored, config), config.local_timeout_ms / 1e3)
-    try:
-        yield LocalResults(local)
-    finally:
-        local.close()
-
-
-def _file_record(path: Path | None) -> dict[str, str] | None:
-    return None if path is None else {"file": path.name, "sha256": file_sha256(path)}
-
-
-def _parts_record(local: LocalModel, fusion: Mapping[str, str] | None) -> dict[str, Any]:
-    """Returns what the manifest says about the local model, with what was counted so far, and about the fusion file."""
-    card = local.model.card
-    return {
-        "local_model": {
-            "name": card.name,
-            "version": card.version,
-            "sha256": card.sha256,
-            **local.counts(),
-        },
-        "fusion": fusion,
-    }
 
 
 class OutputRecorder:

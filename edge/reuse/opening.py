@@ -117,11 +117,9 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
     if config.local_model is None:
         yield Reuse(gate, None, settings)
         return
-    stored = Repository(config.models or default_root()).find(config.local_model)
-    check_local_model(stored, card)
+    stored = find_local_model(config, card)
     tuned = _tuned_local(config, stored, tuning)
-    local = LocalModel(partial(open_local_model, stored, config), config.local_timeout_ms / 1e3)
-    try:
+    with opened_local_model(stored, config) as local:
         thresholds = _thresholds(config, local.model, card, tuned) if config.cascade else None
         temperature = 1.0 if tuned is None else tuned.temperature
         answers = LocalAnswers(local, card, config.resize, config.want, thresholds, temperature)
@@ -136,8 +134,14 @@ def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
             "c_high": thresholds.c_high if thresholds else None,
         }
         yield Reuse(gate, answers, settings)
-    finally:
-        local.close()
+
+
+def find_local_model(config: EdgeConfig, card: ModelCard) -> StoredModel:
+    """Returns the configured local model, after `check_local_model`."""
+    assert config.local_model is not None
+    stored = Repository(config.models or default_root()).find(config.local_model)
+    check_local_model(stored, card)
+    return stored
 
 
 def check_local_model(stored: StoredModel, card: ModelCard) -> None:
@@ -174,7 +178,17 @@ def check_local_model(stored: StoredModel, card: ModelCard) -> None:
         )
 
 
-def open_local_model(stored: StoredModel, config: EdgeConfig) -> Model:
+@contextmanager
+def opened_local_model(stored: StoredModel, config: EdgeConfig) -> Iterator[LocalModel]:
+    """Opens a local model in the thread that runs it, and closes it after the block."""
+    local = LocalModel(partial(_open, stored, config), config.local_timeout_ms / 1e3)
+    try:
+        yield local
+    finally:
+        local.close()
+
+
+def _open(stored: StoredModel, config: EdgeConfig) -> Model:
     """Opens and warms up the local model, for one image at a time."""
     manifest = stored.manifest.with_confidence_head().model_copy(update={"batching": BatchingSection(max_size=1)})
     placement = Placement(device="cpu", intra_threads=config.local_threads, inter_threads=1)
