@@ -4,19 +4,16 @@ The file then contains preprocessing and postprocessing, so every engine compute
 process a copy of the scores.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from cloud.engines.tensorflow.dilation import fold_constants
 from cloud.engines.tensorflow.engine import READERS, with_any_batch
 from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.runtime import tf
 from modelling.conversion.derived_manifest import IMAGES
 from shared.models.manifest import Manifest, Placement, Precision
-
-_optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +74,3 @@ def conversion_graph(path: Path, manifest: Manifest) -> ConversionGraph:
     heads = tuple(whole.heads)
     definition = fold_constants(graph.as_graph_def(), (IMAGES, *heads))
     return ConversionGraph(definition, heads, section.height, section.width, whole.batch_size)
-
-
-def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
-    """Returns a GraphDef with all constant expressions evaluated, including shape arithmetic for a known image size.
-
-    `kept` names the operations that must not be removed.
-    """
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.import_graph_def(definition, name="")
-        for name in kept:
-            graph.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, graph.get_operation_by_name(name))
-        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
-    config = tf.compat.v1.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.optimizers[:] = ["constfold", "function", "constfold"]
-    options.meta_optimizer_iterations = 1
-    options.min_graph_nodes = -1  # Optimises small graphs too.
-    return _optimiser.OptimizeGraph(config, meta)

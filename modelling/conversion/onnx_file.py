@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from cloud.engines.tensorflow.dilation import with_dilated_convolutions
 from modelling.conversion.conversion_graph import ConversionGraph
 from modelling.conversion.derived_manifest import IMAGES
-from modelling.conversion.dilation import with_dilated_convolutions
 from modelling.conversion.onnx_graph import OnnxGraph
 from modelling.conversion.targets import ConversionError
 from shared.inference.onnx_weights import checked_onnx_file
@@ -30,7 +30,7 @@ def onnx_of(conversion: ConversionGraph) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tf2onnx uses deprecated NumPy functions.
             model, _ = tf2onnx.convert.from_graph_def(
-                with_dilated_convolutions(conversion.graph),
+                with_dilated_convolutions(conversion.graph, conversion.output_tensors),
                 input_names=[conversion.input_tensor],
                 output_names=conversion.output_tensors,
                 opset=OPSET,

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.dilation import use_dilated_convolutions
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
@@ -52,7 +51,6 @@ def optimised(model: Any, batch: int) -> Any:
     folding = passes.Manager()
     folding.register_pass(passes.ConstantFolding())
     folding.run_passes(copy)
-    use_dilated_convolutions(copy)
     sink_transposes(copy)
     return copy
 
@@ -67,17 +65,21 @@ def error_summary(error: Exception) -> str:
 def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """Converts the graph of the TensorFlow engine, which includes preprocessing and postprocessing."""
     # Imported here, because TensorFlow takes seconds to import and the other formats do not need it.
+    from cloud.engines.tensorflow.dilation import fold_constants, with_dilated_convolutions  # noqa: PLC0415
     from cloud.engines.tensorflow.graph_session import assemble  # noqa: PLC0415
-    from cloud.engines.tensorflow.graphdef import prune, read_frozen_graph  # noqa: PLC0415
+    from cloud.engines.tensorflow.graphdef import node_of, prune, read_frozen_graph  # noqa: PLC0415
     from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415
 
     read = read_frozen_graph if manifest.format == "frozen_graph" else read_frozen_signature
     frozen = read(path, manifest)
     whole = assemble(frozen, manifest)
     tensors = {head: tensor.name for head, tensor in whole.heads.items()}
+    graph = prune(whole.graph.as_graph_def(), tensors.values())
+    folded = fold_constants(graph, [node_of(name) for name in (whole.images.name, *tensors.values())])
+    dilated = with_dilated_convolutions(folded, tensors.values())
     with tempfile.TemporaryDirectory(prefix="skylane-openvino-") as folder:
         file = Path(folder) / "model.pb"
-        file.write_bytes(prune(whole.graph.as_graph_def(), tensors.values()).SerializeToString())
+        file.write_bytes((graph if dilated is folded else dilated).SerializeToString())
         try:
             model = core.read_model(file)
         except RuntimeError as error:

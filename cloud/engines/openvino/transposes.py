@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.dilation import constant_of
 from cloud.engines.openvino.runtime import ops
 
 Order = list[int]  # A transpose's order: axis `i` of its output is axis `order[i]` of its input.
@@ -36,10 +35,16 @@ def sink_transposes(model: Any) -> int:
     return moved
 
 
+def _constant_of(output: Any) -> Any | None:
+    """Returns the values of a constant output as an array; None for any other output."""
+    node = output.get_node()
+    return np.asarray(node.get_data()) if node.get_type_name() == "Constant" else None
+
+
 def _order(output: Any) -> Order | None:
     """Returns the order of the transpose that produces `output`; None if another operation does."""
     node = output.get_node()
-    if node.get_type_name() != "Transpose" or (order := constant_of(node.input_value(1))) is None:
+    if node.get_type_name() != "Transpose" or (order := _constant_of(node.input_value(1))) is None:
         return None
     return [int(axis) for axis in order]
 
@@ -57,7 +62,7 @@ def _through_transpose(node: Any, source: Any, order: Order) -> list[Any] | None
 
 
 def _through_interpolate(node: Any, source: Any, order: Order) -> list[Any] | None:
-    if node.get_input_size() != _INTERPOLATE_INPUTS or (axes := constant_of(node.input_value(2))) is None:
+    if node.get_input_size() != _INTERPOLATE_INPUTS or (axes := _constant_of(node.input_value(2))) is None:
         return None
     attributes = node.get_attributes()
     if any(attributes["pads_begin"]) or any(attributes["pads_end"]):
@@ -79,7 +84,7 @@ def _through_interpolate(node: Any, source: Any, order: Order) -> list[Any] | No
 
 def _through_strided_slice(node: Any, source: Any, order: Order) -> list[Any] | None:
     attributes = node.get_attributes()
-    limits = [constant_of(node.input_value(place)) for place in (1, 2, 3)]
+    limits = [_constant_of(node.input_value(place)) for place in (1, 2, 3)]
     if any(any(attributes[mask]) for mask in _UNSUPPORTED_MASKS):
         return None
     if any(limit is None or len(limit) != len(order) for limit in limits):
@@ -107,7 +112,7 @@ def _through_top_k(node: Any, source: Any, order: Order) -> list[Any]:
 
 
 def _through_squeeze(node: Any, source: Any, order: Order) -> list[Any] | None:
-    if node.get_input_size() == 1 or (axes := constant_of(node.input_value(1))) is None:
+    if node.get_input_size() == 1 or (axes := _constant_of(node.input_value(1))) is None:
         return None
     removed = [order[int(axis)] for axis in np.atleast_1d(axes)]
     kept = [axis for axis in order if axis not in removed]

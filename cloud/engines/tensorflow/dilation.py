@@ -5,8 +5,10 @@ maps (its phases) stacked along the batch, and BatchToSpaceND. Other runtimes ar
 the batch size. On the whole map, the equivalent is: pad as SpaceToBatchND does, convolve with dilation, crop.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,13 @@ from cloud.engines.tensorflow.runtime import tf
 
 _ELEMENTWISE = {
     *("Identity", "Cast", "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Neg", "Rsqrt"),
+    *("Abs", "Ceil", "Exp", "Floor"),
     *("AddV2", "Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "BiasAdd", "FusedBatchNormV3"),
 }
 _CONVOLUTIONS = {"Conv2D", "DepthwiseConv2dNative"}
 _MAP_RANK = 4  # N×H×W×C
+
+_optimiser: Any = import_module("tensorflow.python.grappler.tf_optimizer")
 
 
 class _UnsupportedGraphError(Exception):
@@ -44,15 +49,56 @@ class _SplitTensor:
     step: _PoolingStep = _PoolingStep.MAP
 
 
-def with_dilated_convolutions(graph: Any) -> Any:
-    """Returns a frozen GraphDef with dilated convolutions, or `graph` itself if there is nothing it can replace.
+def fold_constants(definition: Any, kept: Sequence[str]) -> Any:
+    """Returns a GraphDef with all constant expressions evaluated, including shape arithmetic for a known image size.
+
+    `kept` names the operations that must not be removed.
+    """
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.import_graph_def(_with_known_sizes(definition), name="")
+        for name in kept:
+            graph.add_to_collection(tf.compat.v1.GraphKeys.TRAIN_OP, graph.get_operation_by_name(name))
+        meta = tf.compat.v1.train.export_meta_graph(graph=graph)
+    config = tf.compat.v1.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers[:] = ["constfold", "function", "constfold"]
+    options.meta_optimizer_iterations = 1
+    options.min_graph_nodes = -1  # Optimises small graphs too.
+    return _optimiser.OptimizeGraph(config, meta)
+
+
+def _with_known_sizes(definition: Any) -> Any:
+    """Returns a GraphDef with a constant for each known side of a tensor whose batch size is free."""
+    graph, result = tf.Graph(), tf.compat.v1.GraphDef()
+    with graph.as_default():
+        tf.import_graph_def(definition, name="")
+    result.CopyFrom(definition)
+    for node in result.node:
+        if node.op != "StridedSlice" or not node.attr["shrink_axis_mask"].i:
+            continue
+        shape, axis, *_ = graph.get_operation_by_name(node.name).inputs
+        axes = tf.get_static_value(axis)
+        sides = shape.op.inputs[0].shape if shape.op.type == "Shape" else None
+        if axes is None or len(axes) != 1 or sides is None or sides.rank is None or sides[int(axes[0])] is None:
+            continue
+        node.CopyFrom(tf.compat.v1.NodeDef(name=node.name, op="Const"))
+        node.attr["dtype"].type = shape.dtype.as_datatype_enum
+        node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(sides[int(axes[0])], shape.dtype))
+    return result
+
+
+def with_dilated_convolutions(graph: Any, outputs: Iterable[str]) -> Any:
+    """Returns a folded GraphDef with dilated convolutions, or `graph` itself if there is nothing it can replace.
+
+    `outputs` are the tensors that the caller reads; they stay the same.
 
     The result is for converters: TensorFlow's CPU kernels do not support dilated depthwise convolutions.
     """
     if not any(node.op == "SpaceToBatchND" for node in graph.node):
         return graph
     try:
-        return _DilationPass(graph).run()
+        return _DilationPass(graph).run(outputs)
     except _UnsupportedGraphError:
         return graph
 
@@ -68,9 +114,11 @@ class _DilationPass:
         self._result.versions.CopyFrom(graph.versions)
         self._result.library.CopyFrom(graph.library)
 
-    def run(self) -> Any:
+    def run(self, outputs: Iterable[str]) -> Any:
         for name in self._ordered():
             self._add(self._nodes[name])
+        if any(node_of(output) in self._values for output in outputs):
+            raise _UnsupportedGraphError
         return self._result
 
     def _ordered(self) -> list[str]:
@@ -143,6 +191,8 @@ class _DilationPass:
 
     def _inside(self, node: Any, inside: set[_SplitTensor]) -> None:
         """Replaces an operation on phases by its equivalent on the whole map."""
+        if "data_format" in node.attr and node.attr["data_format"].s not in (b"", b"NHWC"):
+            raise _UnsupportedGraphError
         if node.op in _CONVOLUTIONS:
             self._convolution(node, self._only(inside))
         elif node.op in ("Mean", "Reshape", "Tile"):
@@ -152,6 +202,14 @@ class _DilationPass:
                 value.step not in (_PoolingStep.MAP, _PoolingStep.TILED) for value in inside
             ):
                 raise _UnsupportedGraphError
+            for source in node.input:
+                # Other operands must be the same for every phase: a scalar, or one number per channel.
+                if (
+                    not source.startswith("^")
+                    and node_of(source) not in self._values
+                    and any(side != 1 for side in self._shape(source)[:-1])
+                ):
+                    raise _UnsupportedGraphError
             self._values[node.name] = _SplitTensor(next(iter(inside)).rates, min(value.step for value in inside))
             self._result.node.append(node)
         else:
@@ -161,9 +219,7 @@ class _DilationPass:
         if node_of(node.input[0]) not in self._values or node_of(node.input[1]) in self._values:
             raise _UnsupportedGraphError
         kernel = self._shape(node.input[1])[:2]
-        if node.attr["data_format"].s not in (b"", b"NHWC") or any(
-            stride != 1 for stride in node.attr["strides"].list.i
-        ):
+        if any(stride != 1 for stride in node.attr["strides"].list.i):
             raise _UnsupportedGraphError
         self._values[node.name] = value
         dilated = self._result.node.add()
