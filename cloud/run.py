@@ -6,7 +6,6 @@ import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from cloud.config import CloudConfig
@@ -25,6 +24,7 @@ from shared.models.repository import Repository, default_root
 from shared.mqtt.bus import Bus, MemoryBus
 from shared.mqtt.name_guard import client_id
 from shared.resources.sampler import ResourceSampler
+from shared.runtime.machine import package_version
 from shared.runtime.processes import on_termination_signals
 
 _LOG = get_logger("cloud")
@@ -79,7 +79,7 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
         stop_with_parent()
     _LOG.info(
         "starting",
-        version=_version(),
+        version=package_version("skylane") or "unknown",  # It may run from a source tree.
         models=", ".join(config.models) or "all",
         engine=config.engine or "as each manifest says",
         device=config.device,
@@ -172,10 +172,3 @@ def _load_models(loader: ModelLoader, wanted: tuple[str, ...]) -> list[Model]:
         reasons = "; ".join(f"{name}: {reason}" for (name, _), reason in loader.problems.items())
         raise NothingServedError(f"no model of repository {root} can be served: {reasons}")
     return models
-
-
-def _version() -> str:
-    try:
-        return version("skylane")
-    except PackageNotFoundError:
-        return "unknown"  # The package is not installed.

@@ -19,7 +19,7 @@ def machine() -> dict[str, str | int | None]:
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{name: _version(name) for name in _LIBRARIES},
+        **{name: package_version(name) for name in _LIBRARIES},
     }
 
 
@@ -59,7 +59,8 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def _version(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """Returns the version of an installed package; None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

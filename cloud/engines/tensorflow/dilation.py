@@ -8,6 +8,7 @@ the batch size. On the whole map, the equivalent is: pad as SpaceToBatchND does,
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from graphlib import TopologicalSorter
 from importlib import import_module
 from typing import Any
 
@@ -115,26 +116,12 @@ class _DilationPass:
         self._result.library.CopyFrom(graph.library)
 
     def run(self, outputs: Iterable[str]) -> Any:
-        for name in self._ordered():
+        sources = {node.name: [node_of(source) for source in node.input] for node in self._graph.node}
+        for name in TopologicalSorter(sources).static_order():
             self._add(self._nodes[name])
         if any(node_of(output) in self._values for output in outputs):
             raise _UnsupportedGraphError
         return self._result
-
-    def _ordered(self) -> list[str]:
-        """Returns the names of the operations in topological order."""
-        ordered: dict[str, None] = {}
-        waiting = [(node.name, False) for node in reversed(self._graph.node)]
-        while waiting:
-            name, ready = waiting.pop()
-            if name in ordered or name not in self._nodes:
-                continue
-            if ready:
-                ordered[name] = None
-                continue
-            waiting.append((name, True))
-            waiting.extend((node_of(source), False) for source in self._nodes[name].input)
-        return list(ordered)
 
     def _add(self, node: Any) -> None:
         sources = [node_of(source) for source in node.input if not source.startswith("^")]

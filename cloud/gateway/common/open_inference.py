@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -31,6 +29,7 @@ from shared.messages.node_status import NodeState
 from shared.messages.open_inference_tensors import BYTES, datatype_name, from_raw, string_header, strings
 from shared.messages.topics import validate_name
 from shared.network.endpoint import is_loopback
+from shared.runtime.machine import package_version
 
 Parameters = Mapping[str, Any]  # Usually strings and numbers; those that are used are checked.
 
@@ -218,22 +217,14 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
+_VERSION = package_version("skylane") or "0"  # The worker may run from a source tree.
 
 JsonObject = dict[str, Any]
 
 
 def server_metadata() -> JsonObject:
     """Returns a ServerMetadataResponse."""
-    return {"name": "skylane", "version": _package_version(), "extensions": list(EXTENSIONS)}
-
-
-@cache
-def _package_version() -> str:
-    """The version of the installed package; cached because the lookup reads folders."""
-    try:
-        return version("skylane")
-    except PackageNotFoundError:
-        return "0"  # The worker runs from a source tree.
+    return {"name": "skylane", "version": _VERSION, "extensions": list(EXTENSIONS)}
 
 
 def is_ready(worker: CloudNode, model: str | None = None, version: str | None = None) -> bool:

@@ -78,16 +78,6 @@ class HttpCall:
     frame: FrameMessage | None  # A vehicle's frame message, without data.
     deadline: Deadline
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers; names are case-insensitive."""
-        return self.request.headers
-
-    @property
-    def content_type(self) -> str:
-        """The body's content type in lower case, without parameters; empty if the header is missing."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
     def origin(self, frontend: str) -> CallOrigin:
         """Describes the sender and the limits of an inference call."""
         max_bytes = self.worker.config.max_message_bytes
@@ -227,7 +217,9 @@ def _response_coding(call: HttpCall, media_type: str, size: int) -> str | None:
     """
     if size < _MIN_COMPRESSED_BYTES:
         return None
-    listed = (each.replace(" ", "").split(";") for each in call.headers.get("accept-encoding", "").lower().split(","))
+    listed = (
+        each.replace(" ", "").split(";") for each in call.request.headers.get("accept-encoding", "").lower().split(",")
+    )
     accepted = [coding for coding, *weights in listed if not any(map(_ZERO_WEIGHT.fullmatch, weights))]
     known = [coding for coding in ("gzip", "deflate") if coding in accepted]
     if not known or (media_type != _JSON and len(accepted) > 1):

@@ -40,11 +40,6 @@ class HttpConnection(HttpToolsProtocol):
         self._trailers = 0
 
     @property
-    def is_closing(self) -> bool:
-        """True while the connection is being closed."""
-        return self.transport.is_closing()
-
-    @property
     def waiting_since(self) -> float | None:
         """The time since which the server waits for this peer; None while it processes a request."""
         if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
@@ -68,7 +63,8 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in the base.
         """Accepts the connection; if there are too many, closes the one for which the server has waited longest."""
         super().connection_made(transport)
-        others = [other for other in self.connections if isinstance(other, HttpConnection) and not other.is_closing]
+        others = [other for other in self.connections if isinstance(other, HttpConnection)]
+        others = [other for other in others if not other.transport.is_closing()]
         if len(others) > MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls:
             waiting = [other for other in others if other.waiting_since is not None]
             min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()

@@ -343,7 +343,7 @@ def _card(worker: CloudNode, model: str | None, version: str | None) -> ModelCar
 
 def _read_body(call: HttpCall) -> _Upload:
     """Reads the body according to its content type."""
-    content_type = call.content_type
+    content_type = call.request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type in _IMAGE_CODECS:
         return _Upload.model_validate({"file": call.body})
     if content_type not in (_FORM, _JSON, _URLENCODED):
@@ -357,7 +357,7 @@ def _read_body(call: HttpCall) -> _Upload:
         )
     try:
         if content_type == _FORM:
-            form = parse_form(call.body, call.headers["content-type"])
+            form = parse_form(call.body, call.request.headers["content-type"])
             texts = {name: data.decode("utf-8", "replace") for name, data in form.items() if name != "file"}
             upload = _Upload.model_validate({**texts, "file": form.get("file", b"")})
         elif content_type == _JSON:
@@ -422,7 +422,7 @@ def _decode_result(reply: InferenceReply) -> Result:
 
 def _accepted_image_type(call: HttpCall) -> str | None:
     """The image type that the caller accepts instead of JSON; browsers list others and receive JSON."""
-    accepted = [each.partition(";")[0].strip().lower() for each in call.headers.get("accept", "").split(",")]
+    accepted = [each.partition(";")[0].strip().lower() for each in call.request.headers.get("accept", "").split(",")]
     return next((media_type for media_type in accepted if media_type in _IMAGE_CODECS), None)
 
 

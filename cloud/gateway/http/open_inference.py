@@ -268,7 +268,7 @@ for _path, _summary, _describe in (
 @routes.post(f"{_VERSION}/infer", response_model=None)
 async def infer(call: Call, model: str, version: str | None = None) -> Response:
     """Infers with the current version of a model, or with another one."""
-    header_length = call.headers.get(_HEADER_LENGTH)
+    header_length = call.request.headers.get(_HEADER_LENGTH)
     request = await run_sized(
         read_request, call.body, header_length, model, version, size=json_length(call.body, header_length)
     )

@@ -177,8 +177,8 @@ async def _predict(call: Call, model: str, version: str | None = None, label: st
         inputs=body.inputs,
         version=_find_version(call, model, version, label),
         outputs=body.signature.requested_outputs(()),
-        codec=call.headers.get(CODEC_HEADER),
-        mask_codec=call.headers.get(MASK_CODEC_HEADER, "png"),
+        codec=call.request.headers.get(CODEC_HEADER),
+        mask_codec=call.request.headers.get(MASK_CODEC_HEADER, "png"),
     )
     reply = await wait_for(call, start_inference(call.worker.submission, inference))
     write = partial(write_predict, is_row=body.is_row, max_bytes=call.worker.config.max_message_bytes)
