@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cloud.isolation.process import ProcessLostError
+from cloud.isolation.engine import ProcessLostError
 from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.latency_estimator import BatchLatencyEstimator, LatencyEstimator
 from cloud.serving.replies import Postprocessor, Replier

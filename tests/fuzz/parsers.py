@@ -17,7 +17,7 @@ _OWN = "reads only files that this package wrote or ships"
 PARSERS = {
     "cloud/models/engine_cache.py": f"({_OWN}: a cache file of the worker's user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
-    "cloud/engines/tensorflow/keras_limits.py": f"({_MODEL})",
+    "cloud/engines/tensorflow/keras_model.py": f"({_MODEL})",
     "shared/inference/onnxruntime.py": f"({_MODEL})",
     "cloud/engines/remote/channel.py": "servers",
     "cloud/engines/tensorflow/saved_model.py": f"({_MODEL})",

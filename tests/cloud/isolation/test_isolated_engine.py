@@ -13,8 +13,7 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits
-from cloud.isolation.process import ProcessLostError
+from cloud.isolation.engine import IsolatedEngine, IsolationError, IsolationLimits, ProcessLostError
 from cloud.models.loader import ModelLoader
 from shared.inference.engine import EngineError, InferenceError
 from shared.inference.table import ENGINES, EngineEntry

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloud.isolation.process import ProcessLostError
+from cloud.isolation.engine import ProcessLostError
 from cloud.serving.admission import STRIKES, CircuitBreaker
 from shared import clock
 from shared.inference.engine import InferenceError
