@@ -65,7 +65,7 @@ def error_summary(error: Exception) -> str:
 def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """Converts the graph of the TensorFlow engine, which includes preprocessing and postprocessing."""
     # Imported here, because TensorFlow takes seconds to import and the other formats do not need it.
-    from cloud.engines.tensorflow.dilation import fold_constants, with_dilated_convolutions  # noqa: PLC0415
+    from cloud.engines.tensorflow.dilation import fold_constants, has_phases, with_dilated_convolutions  # noqa: PLC0415
     from cloud.engines.tensorflow.graph_session import assemble  # noqa: PLC0415
     from cloud.engines.tensorflow.graphdef import node_of, prune, read_frozen_graph  # noqa: PLC0415
     from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415
@@ -75,11 +75,13 @@ def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     whole = assemble(frozen, manifest)
     tensors = {head: tensor.name for head, tensor in whole.heads.items()}
     graph = prune(whole.graph.as_graph_def(), tensors.values())
-    folded = fold_constants(graph, [node_of(name) for name in (whole.images.name, *tensors.values())])
-    dilated = with_dilated_convolutions(folded, tensors.values())
+    if has_phases(graph):
+        folded = fold_constants(graph, [node_of(name) for name in (whole.images.name, *tensors.values())])
+        dilated = with_dilated_convolutions(folded, tensors.values())
+        graph = graph if dilated is folded else dilated
     with tempfile.TemporaryDirectory(prefix="skylane-openvino-") as folder:
         file = Path(folder) / "model.pb"
-        file.write_bytes((graph if dilated is folded else dilated).SerializeToString())
+        file.write_bytes(graph.SerializeToString())
         try:
             model = core.read_model(file)
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Replaces space-to-batch dilation in a TensorFlow GraphDef by dilated convolutions, for converters.
+"""Replaces space-to-batch dilation in a TensorFlow GraphDef by dilated convolutions, for OpenVINO and ONNX.
 
 TensorFlow runs a dilated depthwise convolution fastest between SpaceToBatchND, which splits a map into interleaved smaller
 maps (its phases) stacked along the batch, and BatchToSpaceND. Other runtimes are slower that way, and the graph depends on
@@ -8,7 +8,7 @@ the batch size. On the whole map, the equivalent is: pad as SpaceToBatchND does,
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from typing import Any
 
@@ -89,18 +89,22 @@ def _with_known_sizes(definition: Any) -> Any:
     return result
 
 
+def has_phases(graph: Any) -> bool:
+    """Returns whether a GraphDef splits a map into phases."""
+    return any(node.op == "SpaceToBatchND" for node in graph.node)
+
+
 def with_dilated_convolutions(graph: Any, outputs: Iterable[str]) -> Any:
     """Returns a folded GraphDef with dilated convolutions, or `graph` itself if there is nothing it can replace.
 
-    `outputs` are the tensors that the caller reads; they stay the same.
-
-    The result is for converters: TensorFlow's CPU kernels do not support dilated depthwise convolutions.
+    `outputs` are the tensors that the caller reads; they stay the same. The result is for other runtimes: TensorFlow's CPU
+    kernels do not support dilated depthwise convolutions.
     """
-    if not any(node.op == "SpaceToBatchND" for node in graph.node):
+    if not has_phases(graph):
         return graph
     try:
         return _DilationPass(graph).run(outputs)
-    except _UnsupportedGraphError:
+    except (_UnsupportedGraphError, CycleError):  # A loop of TensorFlow 1 is a cycle.
         return graph
 
 

@@ -189,3 +189,11 @@ def test_a_graph_without_phases_is_unchanged() -> None:
     """There is nothing to do."""
     graph = _graph(_depthwise)
     assert with_dilated_convolutions(graph, ["output"]) is graph
+
+
+def test_a_graph_with_a_loop_of_tensorflow_1_is_unchanged() -> None:
+    """Its operations have no order."""
+    graph = _graph(_within(_depthwise))
+    for name, op, source in (("merge", "Merge", "next"), ("next", "NextIteration", "merge")):
+        graph.node.add(name=name, op=op, input=[source]).attr["T"].type = tf.float32.as_datatype_enum
+    assert with_dilated_convolutions(graph, ["output"]) is graph
