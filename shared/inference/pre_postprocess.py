@@ -5,7 +5,7 @@ Before the model: scaling. After it: arg max, probabilities, and boxes in pixels
 written by `skylane model convert` contains them already.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -280,18 +280,6 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         case OutputKind.LOGITS:
             return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
     return _floats(values)
-
-
-def checked_outputs(outputs: Mapping[str, Array], manifest: Manifest) -> dict[str, Array]:
-    """Returns the heads that a graph with postprocessing computed: numbers without NaN, and class ids as uint8.
-
-    Raises:
-        InferenceError: a value is NaN, or a class id is not in 0..255.
-    """
-    for head, values in outputs.items():
-        check_numbers(head, values, manifest)
-    ids = [head for head, section in manifest.heads.items() if section.kind is OutputKind.CLASS_IDS]
-    return {**outputs, **{head: checked_class_ids(outputs[head]) for head in ids}}
 
 
 def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
