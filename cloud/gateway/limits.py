@@ -39,7 +39,6 @@ class CallLimits:
         self.lock = threading.Lock()
         self.held_bytes = 0
         self._calls: dict[ActiveCall, None] = {}  # Ordered by admission.
-        self._counts: Counter[str] = Counter()  # Calls by connection.
 
     def cancel_overdue(self) -> None:
         """Cancels the calls that have waited for their callers longer than allowed."""
@@ -63,16 +62,11 @@ class CallLimits:
             self.remove(evicted)
         if not call.is_over:
             self._calls[call] = None
-            self._counts[call.connection] += 1
         return evicted
 
     def remove(self, call: "ActiveCall") -> None:
         """Removes a call and the bytes that it holds; the caller holds the lock."""
-        if call in self._calls:
-            del self._calls[call]
-            self._counts[call.connection] -= 1
-            if not self._counts[call.connection]:
-                del self._counts[call.connection]
+        self._calls.pop(call, None)
         self.held_bytes -= call.held_bytes
         call.held_bytes = 0
         call.is_over = True
@@ -83,15 +77,13 @@ class CallLimits:
         None if that connection already has as many calls as any other, or if the worker is processing every call of
         the connections that have more.
         """
-        most = max(self._counts.values(), default=0)
-        if self._counts[newcomer] + 1 >= most:
-            return None
+        counts = Counter(call.connection for call in self._calls)
         waiting = [
             call
             for call in self._calls
-            if call.waits_until_ns is not None and self._counts[call.connection] > self._counts[newcomer] + 1
+            if call.waits_until_ns is not None and counts[call.connection] > counts[newcomer] + 1
         ]
-        return max(waiting, key=lambda call: self._counts[call.connection], default=None)
+        return max(waiting, key=lambda call: counts[call.connection], default=None)
 
 
 class ActiveCall:
