@@ -127,10 +127,6 @@ class CloudNode:
         pids = {"-".join(served.key): served.model.pid for served in self.served_models.all}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
-    def fault(self, error: BaseException) -> None:
-        """Ends the node because a callback of the bus raised an exception."""
-        self.threads.fault(error)
-
     def announce(self) -> None:
         """Repeats the announcement of the served models after a reconnect."""
         for frontend in list(self._frontends.values()):

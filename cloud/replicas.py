@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _DRAIN_S = 90.0
 _POLL_S = 0.2
 _ERROR_LINES = 3  # Last error lines of a replica, for the message if it ends.
 
+_Lines = queue.SimpleQueue[tuple["_Replica", str | None]]  # Lines of a replica's log; None: the replica has ended.
 _LOG = get_logger("cloud")
 _WAITING = RateLimitedLogger(_LOG)
 
@@ -66,8 +67,8 @@ class _Replica:
         self._starts = 0
         self._started_s = 0.0
 
-    def start(self, environment: dict[str, str], on_line: Callable[["_Replica", str | None], None]) -> threading.Thread:
-        """Starts a process; returns the thread that calls `on_line` with each line of its log, and None at its end."""
+    def start(self, environment: dict[str, str], lines: "_Lines") -> threading.Thread:
+        """Starts a process; returns the thread that puts each line of its log into `lines`, and None at its end."""
         self._starts += 1
         self._started_s = time.monotonic()
         self.is_ready = False
@@ -87,10 +88,10 @@ class _Replica:
 
         def read_lines() -> None:
             assert process.stderr is not None
-            with process.stderr as lines:
-                for line in lines:
-                    on_line(self, line.rstrip())
-            on_line(self, None)
+            with process.stderr as log:
+                for line in log:
+                    lines.put((self, line.rstrip()))
+            lines.put((self, None))
 
         thread = threading.Thread(target=read_lines, name=f"{self.name}-lines", daemon=True)
         thread.start()
@@ -176,7 +177,7 @@ class Replicas:
         self._resources = resources
         self._backoff_s = backoff_s
         self._environment = {**os.environ, "SKYLANE_BROKER": settings.broker}  # The variable overrides the file.
-        self._lines: queue.SimpleQueue[tuple[_Replica, str | None]] = queue.SimpleQueue()
+        self._lines: _Lines = queue.SimpleQueue()
         self._listeners: list[threading.Thread] = []
         self._was_ready = False  # True if all replicas have been ready at the same time.
         self._health = HealthFile(settings.health_file)
@@ -253,7 +254,7 @@ class Replicas:
         for replica in replicas:
             if replica.process is None and time.monotonic() >= replica.next_start_s:
                 self._listeners = [thread for thread in self._listeners if thread.is_alive()]
-                self._listeners.append(replica.start(self._environment, lambda *item: self._lines.put(item)))
+                self._listeners.append(replica.start(self._environment, self._lines))
 
     def _handle_line(self, replicas: Sequence[_Replica]) -> None:
         """Waits briefly for a log line of a replica and forwards it, or handles the end of a replica.

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -48,10 +49,9 @@ class CountSummary:
         now_ns = clock.now_ns()
         if now_ns - self._logged_ns < self._period_ns:
             return
-        grown = {name: count - self._counts.get(name, 0) for name, count in sorted(counts.items())}
-        changed = {name: growth for name, growth in grown.items() if growth}
-        if changed:
-            _LOG.info("summary", seconds=round((now_ns - self._logged_ns) / 1e9), **changed)
+        grown = Counter(counts) - Counter(self._counts)
+        if grown:
+            _LOG.info("summary", seconds=round((now_ns - self._logged_ns) / 1e9), **dict(sorted(grown.items())))
         self._counts, self._logged_ns = dict(counts), now_ns
 
 
@@ -130,7 +130,7 @@ def _connect(node: CloudNode, config: CloudConfig, session: str) -> Bus:
         worker_will(config.worker, session),
         name=config.worker,
         on_connected=node.announce,
-        on_fault=node.fault,
+        on_fault=node.threads.fault,
         on_waiting=lambda reason: _WAITING.warning(reason, "no connection to the broker", reason=reason),
     )
 

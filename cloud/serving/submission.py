@@ -157,7 +157,7 @@ class Submission(Frontend):
                 correlation=message.id,
                 header=FrameHeader(due_ns, message.deadline, message.version, message.attempt),
                 message=message,
-                refuse=self._refuse,
+                refuse=lambda request, refusal: self._replier.refuse(request, *refusal),
                 wants_outputs=heads,
                 is_wanted=lambda: not future.cancelled(),
             )
@@ -187,9 +187,6 @@ class Submission(Frontend):
     def _check_not_removed(self, model: str) -> None:
         if model in self._removed and model in self._served_models.names:
             raise ApiError(ErrorCode.NOT_FOUND, f"{model} is being unloaded: ask for another model")
-
-    def _refuse(self, request: Request, refusal: Refusal) -> None:
-        self._replier.refuse(request, *refusal)
 
 
 def _set_result(future: Future[Answered], message: ResultMessage, outputs: Outputs | None = None) -> None:

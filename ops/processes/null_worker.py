@@ -220,7 +220,7 @@ def main(*, broker: str, clock_offset_s: float = 0.0, clock_drift_ppm: float = 0
         worker_will(name, session),
         name=name,
         on_connected=node.announce,
-        on_fault=node.fault,
+        on_fault=node.threads.fault,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: node.stop())

@@ -139,7 +139,7 @@ def test_a_bug_in_a_model_fails_its_frames_alone() -> None:
 def test_a_fault_of_the_bus_stops_the_worker() -> None:
     """An exception on the network thread is raised by `serve`."""
     with _serving(model()) as serving:
-        serving.node.fault(KeyError("lost"))
+        serving.node.threads.fault(KeyError("lost"))
         serving.join()
     assert isinstance(serving.raised[0], KeyError)
 

@@ -110,7 +110,7 @@ def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
     """Runs a worker on a broker."""
 
     def bus(node: CloudNode) -> Bus:
-        return connect(url, will=worker_will("w", "s1"), on_connected=node.announce, on_fault=node.fault)
+        return connect(url, will=worker_will("w", "s1"), on_connected=node.announce, on_fault=node.threads.fault)
 
     with serving(bus, model, **settings) as node:
         yield node

@@ -32,7 +32,7 @@ def test_all_roles_can_do_their_work(secured: Broker, certs: Path, tmp_path: Pat
     connection = BrokerOptions(secured.url, certs=certs)
     with serving(
         lambda node: connection.open(
-            "skylane-worker-test", None, name="worker-1", on_connected=node.announce, on_fault=node.fault
+            "skylane-worker-test", None, name="worker-1", on_connected=node.announce, on_fault=node.threads.fault
         ),
         model(),
     ):
