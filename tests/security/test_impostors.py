@@ -36,7 +36,9 @@ def worker(secured: Broker, certs: Path) -> Iterator[CloudNode]:
 def bus_of(node: CloudNode, broker: Broker, certs: Path, name: str) -> Bus:
     """Connects a worker with the certificate of `name`."""
     files = [str(certs / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")]
-    return connect(broker.url, certificates=Certificates(*files), on_connected=node.announce, on_fault=node.threads.fault)
+    return connect(
+        broker.url, certificates=Certificates(*files), on_connected=node.announce, on_fault=node.threads.fault
+    )
 
 
 @pytest.fixture
