@@ -14,7 +14,7 @@ from shared.errors import SkylaneError
 from shared.files import check_file
 from shared.logs import get_logger
 from shared.models.manifest import Placement
-from shared.network.certificate_expiry import check_not_expired
+from shared.network.tls import check_not_expired
 from shared.registry import load
 from shared.runtime.machine import usable_cores
 

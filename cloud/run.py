@@ -22,7 +22,7 @@ from shared.inference.model import Model
 from shared.logs import READY, RateLimitedLogger, get_logger
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
-from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.bus import Bus, NoBus
 from shared.mqtt.name_guard import client_id
 from shared.resources.sampler import ResourceSampler
 from shared.runtime.machine import package_version
@@ -106,7 +106,7 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
 
 def _serve(node: CloudNode, config: CloudConfig, session: str, sampler: ResourceSampler | None) -> None:
     on_termination_signals(lambda *_: node.stop())
-    bus = MemoryBus() if config.no_broker else _connect(node, config, session)
+    bus = NoBus() if config.no_broker else _connect(node, config, session)
     summary = CountSummary()
     sampled: dict[str, int] = {}
 

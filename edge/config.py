@@ -22,8 +22,8 @@ from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import validate_name
 from shared.mqtt.broker_options import DAY_S, NodeSection
 from shared.network.endpoint import WORKER, Endpoint
-from shared.reuse.cascade import threshold_problem
 from shared.reuse.gate import METHODS
+from shared.reuse.tuning import threshold_problem
 
 
 class Arrivals(StrEnum):

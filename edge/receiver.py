@@ -16,7 +16,7 @@ from shared.imaging.labels import MAX_LABELS
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.results import ModelResult, ResultError
+from shared.messages.results import ModelResult
 from shared.runlog.latency_log import Outcome
 from shared.sanitize import printable
 from shared.stages import Stage
@@ -101,24 +101,24 @@ def _check_model(message: ResultMessage, card: ModelCard, workers: WorkerDirecto
     """Checks that a result is of the model of the run, or of another version of it that takes its place.
 
     Raises:
-        ResultError: it is of another task or model, or of a version that no worker announced or whose labels differ.
+        SkylaneError: it is of another task or model, or of a version that no worker announced or whose labels differ.
     """
     if message.task != card.task:
-        raise ResultError(f"its model answers a {message.task}")
+        raise SkylaneError(f"its model answers a {message.task}")
     if message.model != card.name:
-        raise ResultError(f"it is of model {printable(message.model[:80])}, not of {card.name}")
+        raise SkylaneError(f"it is of model {printable(message.model[:80])}, not of {card.name}")
     if (message.model_version, message.model_sha256) == (card.version, card.sha256):
         return
     other = workers.announced_card(message.model_version, message.model_sha256)
     given = f"it is of version {printable(message.model_version[:80])} with hash {printable(message.model_sha256[:12])}"
     if other is None:
-        raise ResultError(f"{given}, which no worker announced")
+        raise SkylaneError(f"{given}, which no worker announced")
     if (other.task, other.height, other.width, other.labels.names) != (
         card.task,
         card.height,
         card.width,
         card.labels.names,
     ):
-        raise ResultError(
+        raise SkylaneError(
             f"{given}, whose input or labels differ from version {card.version}, with which the run began"
         )

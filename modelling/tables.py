@@ -20,7 +20,7 @@ def model_rows(repository: Repository) -> list[dict[str, Any]]:
     """Returns each model's properties; for a broken model, its name and the error as `file`.
 
     Raises:
-        RepositoryError: the repository does not exist.
+        SkylaneError: the repository does not exist.
     """
     return [_row(repository, name) for name in repository.names()]
 

@@ -66,10 +66,6 @@ _FILE_SUFFIXES = (".bag", ".db3", ".mcap")
 _DATA_SUFFIXES = (".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".db3-wal", ".db3-shm", ".db3-journal")
 
 
-class BagPathError(SkylaneError):
-    """A bag cannot be written to a path."""
-
-
 def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MCAP) -> BagFormat:
     """Returns the format with this name, or without a name the format for the path: ROS 1 for .bag, MCAP for .mcap.
 
@@ -77,13 +73,13 @@ def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MC
 
     Raises:
         UnknownNameError: there is no such format.
-        BagPathError: the path has the name of another kind of file, such as a text.
+        SkylaneError: the path has the name of another kind of file, such as a text.
     """
     if name is None:
         if path.suffix == ".bag":
             return BagFormat.ROS1
         if path.suffix not in _FILE_SUFFIXES and (kind := guess_type(path.name)[0]):
-            raise BagPathError(
+            raise SkylaneError(
                 f"{path} is the name of a {kind} file, not of a bag: end it in .bag (ROS 1) or .mcap, or leave "
                 f"{path.suffix} out for a folder (ROS 2)"
             )
@@ -98,15 +94,15 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
 
     Raises:
         UnknownNameError: the format has no such compression.
-        BagPathError: the path's name does not fit the format.
+        SkylaneError: the path's name does not fit the format.
     """
     compressions = _COMPRESSIONS[bag_format]
     if compression not in compressions:
         raise UnknownNameError(f"compression for {bag_format}:", compression, compressions)
     if bag_format is BagFormat.ROS1 and path.suffix != ".bag":
-        raise BagPathError(f"a ROS 1 bag is a file named .bag: write to {path.name}.bag instead of {path}")
+        raise SkylaneError(f"a ROS 1 bag is a file named .bag: write to {path.name}.bag instead of {path}")
     if bag_format is not BagFormat.ROS1 and path.suffix in _FILE_SUFFIXES:
-        raise BagPathError(f"a bag of {bag_format} is a folder: write to {path.with_suffix('')} instead of {path}")
+        raise SkylaneError(f"a bag of {bag_format} is a folder: write to {path.with_suffix('')} instead of {path}")
     if bag_format is BagFormat.ROS1:
         ros1 = Ros1Writer(path)
         if compressions[compression] is not None:
@@ -133,18 +129,18 @@ def remove_bag(path: Path) -> None:
     """Deletes the bag at `path`, if there is one.
 
     Raises:
-        BagPathError: the file or folder is not a bag; it is kept.
+        SkylaneError: the file or folder is not a bag; it is kept.
     """
     if path.is_dir() and not path.is_symlink():
         foreign = [each.name for each in path.iterdir() if not _belongs_to_bag(each)]
         if foreign:
-            raise BagPathError(
+            raise SkylaneError(
                 f"folder {path} is not a bag, because it contains {foreign[0]}: choose another path, it is not replaced"
             )
         shutil.rmtree(path)
     elif os.path.lexists(path):
         if path.suffix not in (".bag", ".mcap"):
-            raise BagPathError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
+            raise SkylaneError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
         path.unlink()
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -14,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
-from rosbag_tools.editing import BagPart, rewrite
+from rosbag_tools.editing import rewrite
 from rosbag_tools.extraction import extract as extract_frames
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
@@ -36,35 +37,23 @@ _SECONDS = FiniteRange(min=0)
 _LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
-class FaultyBagError(SkylaneError):
-    """A bag did not pass `verify`, or gave `extract` no frame of a camera."""
-
-
-def _options(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
-    """Combines several options into one decorator."""
-
-    def decorate(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 _topics = click.option(
     "--topic", "-t", "topics", multiple=True, metavar="TOPIC", help="Topic to use (repeatable). [all]"
 )
-_target = _options(
-    click.option(
-        "--format",
-        "bag_format",
-        type=click.Choice([each.value for each in BagFormat]),
-        help="ROS 1, or ROS 2 with sqlite or MCAP. [by the name of OUT: ROS 1 for .bag, one MCAP file for .mcap, a "
-        "ROS 2 folder otherwise]",
-    ),
-    click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True),
-    click.option("--force", "overwrite", is_flag=True, help="Replace an existing bag."),
+_format = click.option(
+    "--format",
+    "bag_format",
+    type=click.Choice([each.value for each in BagFormat]),
+    help="ROS 1, or ROS 2 with sqlite or MCAP. [by the name of OUT: ROS 1 for .bag, one MCAP file for .mcap, a "
+    "ROS 2 folder otherwise]",
 )
+_compression = click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
+_force = click.option("--force", "overwrite", is_flag=True, help="Replace an existing bag.")
+
+
+def _target(command: _Command) -> _Command:
+    """Adds the options of the bag that is written."""
+    return _format(_compression(_force(command)))
 
 
 @click.group()
@@ -127,7 +116,7 @@ def info(path: Path, *, as_json: bool) -> None:
     """Show what BAG contains: topics, types, encodings, resolutions, rates, gaps, duration."""
     report = inspect(path)
     if as_json:
-        click.echo(json.dumps(report.as_dict(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
     else:
         _show(report)
 
@@ -163,7 +152,7 @@ def crop(
         if end_s <= start_s:
             raise click.UsageError(f"--end {end_s} is not after --start {start_s}")
         duration_s = end_s - start_s
-    _rewrite(path, out, BagPart(topics, start_s, duration_s), **target)
+    _rewrite(path, out, topics=topics, start_s=start_s, duration_s=duration_s, **target)
 
 
 @bag.command()
@@ -172,7 +161,7 @@ def crop(
 @_target
 def convert(path: Path, out: Path, **target: Any) -> None:
     """Write BAG to OUT in another format or compression."""
-    _rewrite(path, out, BagPart(), **target)
+    _rewrite(path, out, **target)
 
 
 @bag.command()
@@ -213,7 +202,7 @@ def extract(path: Path, folder: Path, demosaic: str, **options: Any) -> None:
     click.echo(f"{folder}: {extracted.frames} frames, {len(extracted.unreadable)} left out")
     reasons = "; ".join(f"{camera}: {reason}" for camera, reason in extracted.without_frames.items())
     if reasons or not extracted.frames:
-        raise FaultyBagError(
+        raise SkylaneError(
             f"{path}: no frame was written {f'of {reasons}' if reasons else 'because its image topics have no messages'}"
         )
 
@@ -241,7 +230,7 @@ def verify(path: Path) -> None:
         text = f"no checksums in {named(unchecked)}: changed bytes of a message that stays readable are not found"
         click.echo(printable(f"note: {text}"))
     if findings:
-        raise FaultyBagError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
+        raise SkylaneError(f"{path}: faults among its {total} messages: {len(findings)}, named above")
     click.echo(f"{path}: {total} messages, all intact")
 
 
@@ -250,10 +239,10 @@ def _message_count(path: Path) -> int:
         return sum(topic.count for topic in opened.topics)
 
 
-def _rewrite(path: Path, out: Path, part: BagPart, **target: Any) -> None:
+def _rewrite(path: Path, out: Path, **options: Any) -> None:
     total = _message_count(path)
     with _progress("writing", total) as (bar, task):
-        rewritten = rewrite(path, out, part=part, progress=lambda _: bar.advance(task), **target)
+        rewritten = rewrite(path, out, progress=lambda _: bar.advance(task), **options)
     for topic, reason in rewritten.left_out.items():
         click.echo(printable(f"left out {topic}: {reason}"), err=True)
     click.echo(f"{out}: {rewritten.messages} messages")

@@ -4,21 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rosbag_tools.bag_format import BagFormat, BagPathError, chosen_format
+from rosbag_tools.bag_format import BagFormat, chosen_format
 from rosbag_tools.messages.ros_types import Converter
 from rosbag_tools.reading.bag import Bag, DamagedBagError
 from rosbag_tools.records import Damage, Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-
-
-@dataclass(frozen=True, slots=True)
-class BagPart:
-    """Selects messages by topic (empty: all) and by time, in seconds after the bag's first message."""
-
-    topics: Sequence[str] = ()
-    start_s: float = 0.0
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +24,17 @@ def rewrite(
     source: Path,
     target: Path,
     *,
-    part: BagPart = BagPart(),
+    topics: Sequence[str] = (),
+    start_s: float = 0.0,
+    duration_s: float | None = None,
     bag_format: str | None = None,
     compression: str = "none",
     overwrite: bool = False,
-    progress: Callable[[Message], None] | None = None,
+    progress: Callable[[Message], object] = lambda _: None,
 ) -> Rewritten:
-    """Copies the messages of `part` into a new bag, unchanged unless the serialization of the formats differs.
+    """Copies messages into a new bag, unchanged unless the serialization of the formats differs.
 
+    `topics` (empty: all) and the times, in seconds after the bag's first message, select the messages.
     Without `bag_format`, `chosen_format` selects it. A topic is left out from the first message on whose type is
     unknown or whose bytes do not fit its type.
 
@@ -51,29 +45,26 @@ def rewrite(
     """
     with Bag(source) as bag:
         bag.log_notes()
-        topics = {topic.name for topic in bag.find(part.topics)} if part.topics else None
-        start_ns = bag.start_ns + round(part.start_s * 1e9) if part.start_s else None
+        names = {topic.name for topic in bag.find(topics)} if topics else None
+        start_ns = bag.start_ns + round(start_s * 1e9) if start_s else None
         stop_ns = None
-        if part.duration_s is not None:
-            stop_ns = (bag.start_ns if start_ns is None else start_ns) + round(part.duration_s * 1e9)
+        if duration_s is not None:
+            stop_ns = (bag.start_ns if start_ns is None else start_ns) + round(duration_s * 1e9)
         if start_ns is not None and start_ns > bag.end_ns:
             length_s = (bag.end_ns - bag.start_ns) / 1e9
-            raise SkylaneError(
-                f"bag {source} is {length_s:.3f} s long: no message is later than --start {part.start_s}"
-            )
+            raise SkylaneError(f"bag {source} is {length_s:.3f} s long: no message is later than --start {start_s}")
         if target.exists() and target.resolve() == source.resolve():
-            raise BagPathError(f"{target} is the source bag: write to another path")
+            raise SkylaneError(f"{target} is the source bag: write to another path")
         chosen = chosen_format(target, bag_format, BagFormat(bag.format))
         converter = Converter((topic.channel for topic in bag.topics), chosen.wire)
         lost: Damage | None = None
         left_out: dict[str, str] = {}
         with BagWriter(target, chosen, compression, overwrite=overwrite) as writer:
-            for item in bag.messages(topics, start_ns, stop_ns):
+            for item in bag.messages(names, start_ns, stop_ns):
                 if isinstance(item, Damage):
                     lost = lost or item
                     continue
-                if progress is not None:
-                    progress(item)
+                progress(item)
                 _copy(item, writer, converter, left_out)
         if lost is not None:
             raise DamagedBagError(source, lost, f"{writer.message_count} messages, now in {target}, were")

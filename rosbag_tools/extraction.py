@@ -32,7 +32,7 @@ def extract(
     method: str = "bilinear",
     bits: Bits = "auto",
     encodings: Sequence[str] = (),
-    progress: Callable[[int | None], None] | None = None,
+    progress: Callable[[int | None], object] = lambda _: None,
 ) -> Extracted:
     """Writes every frame as `folder/<camera>/<index>_<stamp in ns>.png`.
 
@@ -48,8 +48,7 @@ def extract(
     reasons: dict[str, str] = {}
     try:
         for frame in source.frames():
-            if progress is not None:
-                progress(source.frame_count)
+            progress(source.frame_count)
             if isinstance(frame, Frame):
                 target = folder / _file_name(frame.camera) / f"{frame.index:06d}_{frame.stamp_ns}.png"
                 target.parent.mkdir(parents=True, exist_ok=True)

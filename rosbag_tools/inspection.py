@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -57,10 +57,6 @@ class BagReport:
     messages: int
     topics: tuple[TopicReport, ...]
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, object]:
-        """Returns plain data for JSON."""
-        return asdict(self)
 
 
 def inspect(path: Path) -> BagReport:

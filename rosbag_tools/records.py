@@ -8,9 +8,8 @@ of each message, and skip chunks that they cannot decompress.
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from io import BytesIO
-from typing import BinaryIO, Self
+from typing import BinaryIO, NamedTuple, Self
 
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout, Pixels
@@ -85,13 +84,11 @@ class TopicChannel:
         )
 
 
-@lru_cache(maxsize=256)
 def _message_type(name: str) -> str:
     package, _, last = name.rpartition("/")
     return name if not package or package.endswith(("/msg", "/action")) else f"{package}/msg/{last}"
 
 
-@lru_cache(maxsize=256)
 def _image_kind(name: str, wire: Serialization) -> str:
     is_read = wire.is_ros if "/" in name else wire is Serialization.PROTOBUF
     return _KINDS.get(_message_type(name), "") if is_read else ""
@@ -119,6 +116,16 @@ class Damage:
     time_ns: int = 0  # Recording time of the damaged message, if known.
 
 
+class Box(NamedTuple):
+    """The visible extent of a vehicle, person or rider, in pixels from the upper left corner of the image."""
+
+    name: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
 class DamagedRecordError(SkylaneError):
     """A record does not fit its format."""
 
@@ -130,7 +137,6 @@ class Records:
         self._file = file
         self.size = size
         self.at = 0
-        self.lost = False  # A length exceeded the file, so the start of the next record is unknown.
 
     @classmethod
     def of(cls, data: bytes) -> Self:
@@ -150,7 +156,6 @@ class Records:
         """
         left = self.size - self.at
         if count > left:
-            self.lost = True
             raise DamagedRecordError(f"a record needs {count} bytes, but {left} are left")
         self.at += count
         return self._file.read(count)

@@ -34,7 +34,7 @@ class BagFault:
     reason: str
 
 
-def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Iterator[BagFault]:
+def verify(path: Path, progress: Callable[[Message], object] = lambda _: None) -> Iterator[BagFault]:
     """Reads every message of a bag in order and yields each fault when it is found.
 
     Images are decoded; other messages are parsed if the bag or ROS has their definition. `progress` is called with
@@ -54,8 +54,7 @@ def verify(path: Path, progress: Callable[[Message], None] | None = None) -> Ite
                 yield BagFault("not checked", each.name, None, None, f"its {each.count} messages: {fault}")
         for item in with_pictures(bag.scan()):
             if isinstance(item, Message):
-                if progress is not None:
-                    progress(item)
+                progress(item)
                 findings = check.message(item)
             else:
                 is_damaged = True

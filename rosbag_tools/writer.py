@@ -17,25 +17,12 @@ from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.bag_format import (
-    BY_FILE,
-    BagFormat,
-    BagPathError,
-    add_connection,
-    chosen_format,
-    new_writer,
-    remove_bag,
-)
-from rosbag_tools.messages.ros_types import DETECTIONS, HEADER, own_types
+from rosbag_tools.bag_format import BY_FILE, BagFormat, add_connection, chosen_format, new_writer, remove_bag
+from rosbag_tools.messages.ros_types import DETECTED_IDS, DETECTIONS, HEADER, own_types
 from rosbag_tools.reading import mcap_file
-from rosbag_tools.records import IMAGE, TopicChannel
+from rosbag_tools.records import IMAGE, Box, TopicChannel
 from shared.errors import SkylaneError, reason_of
 from shared.imaging.frames import Pixels
-
-# Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
-DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
-
-BoxFields = tuple[str, float, float, float, float]  # Class, left and upper edge, width and height in pixels.
 
 _CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
 SPARE_BYTES = 1 << 24  # Disk space kept free for the index.
@@ -46,10 +33,6 @@ _FAILURES = (
     struct.error,
     OverflowError,
 )  # The last two are raised for times that a format cannot store.
-
-
-class BagWriteError(SkylaneError):
-    """A bag cannot be written, or not completely."""
 
 
 class BagWriter:
@@ -65,8 +48,8 @@ class BagWriter:
         overwrite: Whether an existing bag at `path` is replaced; other files never are.
 
     Raises:
-        BagPathError: the path exists, or its name does not fit the format.
-        BagWriteError: the disk is full or fails; the writing methods raise it too. Earlier messages stay readable.
+        SkylaneError: the path exists, or its name does not fit the format;
+            the disk is full or fails; the writing methods raise it too. Earlier messages stay readable.
     """
 
     def __init__(
@@ -89,7 +72,7 @@ class BagWriter:
             if overwrite:
                 remove_bag(path)
             if os.path.lexists(path):  # A link to nothing is in the way too.
-                raise BagPathError(f"{path} exists: choose another name, or --force to replace it")
+                raise SkylaneError(f"{path} exists: choose another name, or --force to replace it")
             self._writer = new_writer(self._folder or path, self.format, compression)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._require_space(0)
@@ -98,7 +81,7 @@ class BagWriter:
                 # Commits do not wait for the disk: only a power failure can lose data, not a killed process.
                 self._storage.conn.execute("PRAGMA synchronous=OFF")
         except _FAILURES as error:
-            raise BagWriteError(f"bag {path} cannot be written: {reason_of(error)}") from error
+            raise SkylaneError(f"bag {path} cannot be written: {reason_of(error)}") from error
         self._is_open = True
 
     def __enter__(self) -> Self:
@@ -134,7 +117,7 @@ class BagWriter:
     def write_boxes(
         self,
         topic: str,
-        boxes: Sequence[BoxFields],
+        boxes: Sequence[Box],
         *,
         stamp_ns: int,
         received_ns: int,
@@ -201,15 +184,15 @@ class BagWriter:
         copy = self._written_bytes + size if self._is_copied_at_end else 0
         disk = shutil.disk_usage(self.path.parent)
         if not disk.total or not os.access(self.path.parent, os.W_OK):
-            raise BagWriteError(f"bag {self.path}: nothing can be written in {self.path.parent}: write elsewhere")
+            raise SkylaneError(f"bag {self.path}: nothing can be written in {self.path.parent}: write elsewhere")
         if disk.free < SPARE_BYTES + 2 * size + copy:
-            raise BagWriteError(
+            raise SkylaneError(
                 f"bag {self.path}: the disk is full; the {self.message_count} messages written before can be read: "
                 f"free some space, or write elsewhere"
             )
 
-    def _cut_off(self, error: Exception) -> BagWriteError:
-        return BagWriteError(
+    def _cut_off(self, error: Exception) -> SkylaneError:
+        return SkylaneError(
             f"bag {self.path}: {reason_of(error)}; it has no index, and of the {self.message_count} messages written "
             f"those of the last chunk are lost: free some space, or write elsewhere; `skylane bag crop` repairs it"
         )
@@ -232,7 +215,7 @@ class BagWriter:
         self._sequences[topic] = sequence + 1
         return self._message(HEADER, sequence, time, frame_id)
 
-    def _detection(self, header: object, box: BoxFields, score: float) -> Any:
+    def _detection(self, header: object, box: Box, score: float) -> Any:
         name, left, top, width, height = box
         x, y = float(left + width / 2), float(top + height / 2)
         nowhere = self._message(

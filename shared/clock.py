@@ -127,29 +127,24 @@ class OffsetEstimator:
         self._recent: deque[Exchange] = deque(maxlen=window)
         self._window_ns = round(window_s * 1e9)
         self.round_trip_ns = 0  # Smoothed travel time of the exchanges in both directions.
-        self._at_ns = 0  # The time, by our clock, for which the following range holds.
+        self.at_ns = 0  # Time at which the last exchange returned, by our clock: the following range holds for it.
         self._min_ns = 0
         self._max_ns = 0
         self._line: _Line | None = None
 
-    @property
-    def at_ns(self) -> int:
-        """Time at which the last exchange returned, by our clock; 0 without exchanges."""
-        return self._at_ns
-
     def add(self, exchange: Exchange) -> None:
         """Adds an exchange; the order does not matter."""
-        at_ns = max(self._at_ns, exchange.returned_ns)
+        at_ns = max(self.at_ns, exchange.returned_ns)
         min_ns, max_ns = _widened(exchange.min_offset_ns, exchange.max_offset_ns, at_ns - exchange.sent_ns)
         if self._recent:
-            earlier = _widened(self._min_ns, self._max_ns, at_ns - self._at_ns)
+            earlier = _widened(self._min_ns, self._max_ns, at_ns - self.at_ns)
             common = max(min_ns, earlier[0]), min(max_ns, earlier[1])
             if common[1] - common[0] >= self._min_common_ns(exchange):
                 min_ns, max_ns = common
             else:
                 self._recent.clear()
                 self._line = None
-        self._at_ns, self._min_ns, self._max_ns = at_ns, min_ns, max_ns
+        self.at_ns, self._min_ns, self._max_ns = at_ns, min_ns, max_ns
         change_ns = exchange.delay_ns - self.round_trip_ns
         self.round_trip_ns += round(change_ns * _NEW_SHARE) if self._recent else change_ns
         self._recent.append(exchange)
@@ -164,16 +159,17 @@ class OffsetEstimator:
         if not self._recent:
             return None
         span_ns = exchange.returned_ns - exchange.sent_ns
-        away_ns = max(abs(exchange.sent_ns - self._at_ns), abs(exchange.returned_ns - self._at_ns))
+        away_ns = max(abs(exchange.sent_ns - self.at_ns), abs(exchange.returned_ns - self.at_ns))
         known = _widened(self._min_ns, self._max_ns, away_ns)
         own = _widened(exchange.min_offset_ns, exchange.max_offset_ns, span_ns)
         min_ns, max_ns = max(known[0], own[0]), min(known[1], own[1])
         if min_ns > max_ns:
             return None
-        if self._line is None or self._at_ns - self._line.at_ns >= _ESTIMATE_NS:
+        if self._line is None or self.at_ns - self._line.at_ns >= _ESTIMATE_NS:
             self._line = self._fit()
         estimate_ns = self._line.at(exchange.sent_ns + span_ns // 2)
-        offset_ns = _clamped(_clamped(estimate_ns, min_ns, max_ns), exchange.min_offset_ns, exchange.max_offset_ns)
+        in_range_ns = min(max(estimate_ns, min_ns), max_ns)
+        offset_ns = min(max(in_range_ns, exchange.min_offset_ns), exchange.max_offset_ns)
         return Offset(offset_ns, max(max_ns - offset_ns, offset_ns - min_ns), self._line.slope * 1e6)
 
     def _min_common_ns(self, exchange: Exchange) -> float:
@@ -184,7 +180,7 @@ class OffsetEstimator:
 
     def _fit(self) -> "_Line":
         ends = [(known.returned_ns, known.min_offset_ns, known.max_offset_ns) for known in self._recent]
-        base = np.array((self._at_ns, self._min_ns, self._min_ns))  # Epoch nanoseconds exceed the precision of a float.
+        base = np.array((self.at_ns, self._min_ns, self._min_ns))  # Epoch nanoseconds exceed the precision of a float.
         at, lower, upper = (np.array(ends) - base).T.astype(float)
         mean, reach = 0.0, _CRYSTALS_PPM * 1e-6
         for _ in range(2):  # First over all slopes, then over the likely ones.
@@ -198,7 +194,7 @@ class OffsetEstimator:
             weights /= weights.sum()
             mean = float(slopes @ weights)
             reach = min(reach, max(4 * float((slopes - mean) ** 2 @ weights) ** 0.5, 2 * reach / (_SLOPES - 1)))
-        return _Line(self._at_ns, self._min_ns + round(float((floors + ceilings) @ weights) / 2), mean)
+        return _Line(self.at_ns, self._min_ns + round(float((floors + ceilings) @ weights) / 2), mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +214,6 @@ def _widened(min_ns: int, max_ns: int, elapsed_ns: int) -> tuple[int, int]:
     """Returns a range of offsets, widened by the possible drift in `elapsed_ns`."""
     drift_ns = -(-elapsed_ns * MAX_DRIFT_PPM // 1_000_000)
     return min_ns - drift_ns, max_ns + drift_ns
-
-
-def _clamped(value: int, lower: int, upper: int) -> int:
-    return min(max(value, lower), upper)
 
 
 LONGEST_PAUSE_NS = 1_800 * 10**9  # A longer pause passes for a jump: clocks are wrong by half a time zone or more.

@@ -14,10 +14,6 @@ BufferT = TypeVar("BufferT", bound=Buffer)
 _ZSTD_LEVEL = 1  # The fastest: class ids compress well at any level, camera noise at none.
 
 
-class CompressionError(SkylaneError):
-    """Compressed data is damaged or does not have the expected size."""
-
-
 def compress_zstd(data: Buffer) -> bytes:
     """Compresses to one Zstandard frame that declares its decompressed size."""
     return zstd.compress(data, level=_ZSTD_LEVEL)
@@ -27,19 +23,19 @@ def decompress_zstd(data: Buffer, size: int) -> bytes:
     """Decompresses one Zstandard frame of exactly `size` bytes.
 
     Raises:
-        CompressionError: The frame has another size, is damaged, or is followed by more data.
+        SkylaneError: The frame has another size, is damaged, or is followed by more data.
     """
     try:
         declared = zstd.get_frame_info(data).decompressed_size  # None if the frame was written as a stream.
         if declared not in (None, size):
-            raise CompressionError(f"zstd data declares {declared} bytes, expected {size}: they must agree")
+            raise SkylaneError(f"zstd data declares {declared} bytes, expected {size}: they must agree")
         decompressor = zstd.ZstdDecompressor()
         decompressed = decompressor.decompress(data, size + 1)  # The extra byte reveals data that is too long.
     except zstd.ZstdError as error:
-        raise CompressionError(f"zstd data does not decompress to {size} bytes ({error}): encode it again") from error
+        raise SkylaneError(f"zstd data does not decompress to {size} bytes ({error}): encode it again") from error
     if not decompressor.eof or decompressor.unused_data:
         problem = "followed by unused bytes" if decompressor.eof else "too long or truncated"
-        raise CompressionError(f"zstd data does not decompress to {size} bytes ({problem}): encode it again")
+        raise SkylaneError(f"zstd data does not decompress to {size} bytes ({problem}): encode it again")
     return _check_size("zstd", decompressed, size)
 
 
@@ -53,17 +49,17 @@ def decompress_lz4(data: Buffer, size: int) -> bytes:
     """Decompresses one LZ4 block of exactly `size` bytes.
 
     Raises:
-        CompressionError: The block has another size or is damaged.
+        SkylaneError: The block has another size or is damaged.
     """
     try:
         decompressed: bytes = lz4.block.decompress(data, uncompressed_size=size)
     except lz4.block.LZ4BlockError as error:
-        raise CompressionError(f"lz4 data does not decompress to {size} bytes ({error}): encode it again") from error
+        raise SkylaneError(f"lz4 data does not decompress to {size} bytes ({error}): encode it again") from error
     return _check_size("lz4", decompressed, size)
 
 
 class ByteCodec(NamedTuple):
-    """A pair of functions; `decompress` takes the data and the expected size, and raises `CompressionError`."""
+    """A pair of functions; `decompress` takes the data and the expected size, and raises `SkylaneError`."""
 
     compress: Callable[[Buffer], Buffer]
     decompress: Callable[[Buffer, int], Buffer]
@@ -78,5 +74,5 @@ BYTE_CODECS = {
 
 def _check_size(codec: str, decompressed: BufferT, size: int) -> BufferT:
     if len(decompressed) != size:
-        raise CompressionError(f"{codec} data has {len(decompressed)} bytes, expected {size}: they must agree")
+        raise SkylaneError(f"{codec} data has {len(decompressed)} bytes, expected {size}: they must agree")
     return decompressed

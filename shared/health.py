@@ -18,10 +18,6 @@ from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
 from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 
 
-class NotOnlineError(SkylaneError):
-    """A node is not online."""
-
-
 def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
     """Returns if the node is online. `role` is "worker" or "vehicle".
 
@@ -37,9 +33,9 @@ def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
         try:
             status = unpack_status(statuses.get(timeout=connection.connect_timeout_s))
         except queue.Empty:
-            raise NotOnlineError(f"{role} {name} has not announced itself at {connection.broker}") from None
+            raise SkylaneError(f"{role} {name} has not announced itself at {connection.broker}") from None
     if status.state is not NodeState.ONLINE:
-        raise NotOnlineError(f"{role} {name} is {status.state.value}")
+        raise SkylaneError(f"{role} {name} is {status.state.value}")
 
 
 @click.command()

@@ -63,12 +63,10 @@ class Table:
         title: str = "",
         caption: str = "",
         show_header: bool = True,
-        show_lines: bool = False,
     ) -> None:
         self._title = title
         self._caption = caption
         self._show_header = show_header
-        self._show_lines = show_lines
         self._columns: list[_Column] = []
         self._sections: list[int] = []
         for heading in headings:
@@ -121,9 +119,7 @@ class Table:
         yield group
 
     def _part(self, group: Sequence[_Column], style: _Style, width: int) -> RichTable:
-        part = RichTable(
-            box=style.box, padding=style.padding, show_header=self._show_header, show_lines=self._show_lines
-        )
+        part = RichTable(box=style.box, padding=style.padding, show_header=self._show_header)
         missing = sum(column.max_width - column.min_width for column in group)
         share = min(1.0, max(0, width - _width(group, style)) / missing) if missing else 0.0
         for column in group:

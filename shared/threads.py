@@ -44,16 +44,21 @@ def check_threads_available(count: int) -> None:
     try:
         for _ in range(count):
             thread = threading.Thread(target=released.wait, name="thread-check", daemon=True)
-            thread.start()
+            _start(thread)
             started.append(thread)
-    except RuntimeError as error:
-        if not is_thread_limit(error):
-            raise
-        raise ThreadsExhaustedError from error
     finally:
         released.set()
         for thread in started:
             thread.join()
+
+
+def _start(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if not is_thread_limit(error):
+            raise
+        raise ThreadsExhaustedError from error
 
 
 class ThreadGroup:
@@ -74,12 +79,7 @@ class ThreadGroup:
         """
         thread = threading.Thread(target=self._run, args=(body,), name=name, daemon=True)
         with self._lock:
-            try:
-                thread.start()
-            except RuntimeError as error:
-                if not is_thread_limit(error):
-                    raise
-                raise ThreadsExhaustedError from error
+            _start(thread)
             self._threads = [*(other for other in self._threads if other.is_alive()), thread]
         return thread
 

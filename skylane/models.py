@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from cloud.models.loader import ModelLoader
 from modelling.inspection.image_run import MaskSize, predict
-from shared.inference.model import ImagesError
+from shared.errors import SkylaneError
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 
@@ -62,7 +62,7 @@ class ImageModel:
         """
         rgb = np.asarray(image)
         if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8:  # noqa: PLR2004  H, W and colours.
-            raise ImagesError(f"image is {rgb.dtype} of shape {rgb.shape}: give RGB, H×W×3 uint8")
+            raise SkylaneError(f"image is {rgb.dtype} of shape {rgb.shape}: give RGB, H×W×3 uint8")
         return predict(self._model, rgb, mask_size).result
 
     def close(self) -> None:

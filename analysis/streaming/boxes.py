@@ -15,7 +15,7 @@ from modelling.evaluation.segmentation import EvaluationError
 from modelling.evaluation.streaming_boxes import StreamingBoxes
 from modelling.evaluation.true_boxes import BOXES
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.boxes import read_boxes, read_scores
+from rosbag_tools.messages.ros_types import read_boxes, read_scores
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.video_topics import with_pictures

@@ -14,8 +14,8 @@ from shared.config import Section
 from shared.inference.table import ENGINES, formats
 from shared.models.manifest import Precision
 from shared.network.link_spec import PROFILES, LinkSpec
-from shared.reuse.cascade import CascadeThresholds, threshold_problem
 from shared.reuse.gate import METHODS
+from shared.reuse.tuning import CascadeThresholds, threshold_problem
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import apply, plan
 from shared.imaging.opencv import cv2
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement
 from shared.models.repository import Repository

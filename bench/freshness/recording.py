@@ -20,8 +20,7 @@ from shared.imaging import geometry, image_codecs, mask_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry
-from shared.inference.model import Model
-from shared.inference.opening import open_local
+from shared.inference.model import Model, open_local
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement
 from shared.models.repository import Repository

@@ -53,7 +53,7 @@ class ModelLoader:
         """Opens and warms up a model.
 
         Raises:
-            InstancesError: its engine cannot run the requested number of concurrent batches.
+            SkylaneError: its engine cannot run the requested number of concurrent batches.
             InferenceError: the warm-up failed.
             ThreadsExhaustedError: the system allows too few threads.
             SkylaneError: see `open`.

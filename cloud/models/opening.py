@@ -5,8 +5,7 @@ from pathlib import Path
 from cloud.isolation.engine import IsolatedEngine, IsolationLimits
 from shared import registry
 from shared.inference.engine import Engine
-from shared.inference.model import Model
-from shared.inference.opening import open_stored
+from shared.inference.model import Model, open_stored
 from shared.inference.table import ENGINES
 from shared.models.manifest import Manifest, Placement
 from shared.models.repository import StoredModel
@@ -31,7 +30,7 @@ def open_model(
 
     Raises:
         MissingExtraError: the library of the engine is not installed.
-        SkylaneError: see `shared.inference.opening.open_stored`.
+        SkylaneError: see `shared.inference.model.open_stored`.
     """
 
     def open_engine(name: str, path: Path, manifest: Manifest) -> Engine:

@@ -23,7 +23,7 @@ from shared.logs import get_logger
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
-from shared.reuse.cascade import CascadeThresholds, is_sure
+from shared.reuse.tuning import CascadeThresholds, is_sure
 from shared.stages import Stage
 from shared.task import ConfidenceError, task_named
 from shared.threads import ThreadGroup

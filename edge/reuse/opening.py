@@ -10,16 +10,14 @@ from typing import Any
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
 from edge.reuse.local_model import LocalAnswers, LocalModel, LocalModelError
-from shared.inference.model import Model, warmup_images
-from shared.inference.opening import open_local
+from shared.inference.model import Model, open_local, warmup_images
 from shared.inference.table import formats_of, local_engines
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.models.manifest import BatchingSection, Placement
 from shared.models.repository import Repository, StoredModel, default_root
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import DifferenceGate, GateSettings
-from shared.reuse.tuning import TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
+from shared.reuse.tuning import CascadeThresholds, TunedLocalSection, Tuning, TuningError, read_tuning, shipped_tuning
 from shared.runlog.latency_log import Outcome
 from shared.task import ConfidenceError, task_named
 

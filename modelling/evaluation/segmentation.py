@@ -115,7 +115,7 @@ def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> 
     """Returns an image as uint8 H×W×3 in a model's size and channel order, and the applied geometry.
 
     Raises:
-        DemosaicError, GeometryError: the image cannot be converted.
+        SkylaneError, GeometryError: the image cannot be converted.
     """
     height, width = pixels.shape[:2]
     geometry = plan(card.resize, height, width, card.height, card.width)

@@ -8,8 +8,7 @@ import numpy as np
 from modelling.evaluation.average_precision import Floats
 from modelling.recipes import HEIGHT_SHARE, OBJECTS
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.boxes import read_boxes
-from rosbag_tools.messages.ros_types import read_stamp
+from rosbag_tools.messages.ros_types import read_boxes, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Damage, Message

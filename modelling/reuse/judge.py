@@ -12,9 +12,8 @@ from modelling.reuse.search import Outcomes, Tuner
 from modelling.reuse.simulation import simulate
 from shared.errors import MissingExtraError
 from shared.inference.model import Model
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
-from shared.reuse.tuning import Tuning, cascade_thresholds
+from shared.reuse.tuning import CascadeThresholds, Tuning, cascade_thresholds
 from shared.terminal_table import Table
 
 CONFIDENCE = 0.95  # Confidence level of the intervals.

@@ -5,8 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from cloud.models.loader import ModelLoader
-from shared.inference.model import Model
-from shared.inference.opening import open_local
+from shared.inference.model import Model, open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
 

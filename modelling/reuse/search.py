@@ -11,8 +11,8 @@ import numpy.typing as npt
 from modelling.reuse.replay import Replay
 from modelling.reuse.scoring import Counts, Scorer
 from modelling.reuse.simulation import ReplayedFrame, simulate
-from shared.reuse.cascade import CascadeThresholds, is_sure
 from shared.reuse.gate import GateSettings, distance
+from shared.reuse.tuning import CascadeThresholds, is_sure
 
 BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared.reuse.cascade import CascadeThresholds, is_sure
 from shared.reuse.gate import DifferenceGate, Form, GateSettings, SmallImage
+from shared.reuse.tuning import CascadeThresholds, is_sure
 from shared.task import Confidence
 
 

@@ -19,9 +19,9 @@ from modelling.reuse.replay import Replay
 from modelling.reuse.search import Outcomes, Tuner, best
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import (
+    CascadeThresholds,
     MeasuredSection,
     ReliabilityBinSection,
     TunedGateSection,

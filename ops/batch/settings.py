@@ -9,13 +9,14 @@ from edge.config import BITS, ENCODINGS, Demosaic
 from ops.batch.executor import EXECUTORS
 from ops.batch.output.mask_formats import MASK_FORMATS
 from shared.config import OneOf, Section, setting
+from shared.errors import SkylaneError
 from shared.imaging.bit_depth import Bits
 from shared.imaging.geometry import Resize
 from shared.inference.table import AUTO, DEVICE_NAME, ENGINES, choose_engine
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.models.manifest import Placement, Precision
-from shared.models.repository import Repository, RepositoryError, StoredModel, default_root
+from shared.models.repository import Repository, StoredModel, default_root
 
 
 class BatchSettings(Section):
@@ -78,14 +79,12 @@ class BatchSettings(Section):
         """Returns the model in the repository.
 
         Raises:
-            RepositoryError: it is no longer the one that the batch began with.
-            SkylaneError: there is no such model or version, or its manifest is invalid.
+            SkylaneError: it is no longer the one that the batch began with;
+                there is no such model or version, or its manifest is invalid.
         """
         stored = Repository(self.repository or default_root()).find(self.model, self.model_version)
         if self.model_sha256 not in ("", stored.manifest.sha256):
-            raise RepositoryError(
-                f"model {stored.name} {stored.version} was replaced while the batch ran: run it again"
-            )
+            raise SkylaneError(f"model {stored.name} {stored.version} was replaced while the batch ran: run it again")
         return stored
 
     def card(self) -> ModelCard:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from ops.broker.mosquitto import BrokerError, MosquittoListener, configuration
-from shared.network.certificate_expiry import check_crl_not_expired, check_not_expired
+from shared.network.tls import check_not_expired
 from shared.package_data import shipped
 
 # Paths in secured.conf, those of the official container image.
@@ -24,7 +24,7 @@ def write_secured_config(folder: Path, listener: MosquittoListener, certificates
 
     Raises:
         BrokerError: a file that `skylane broker certs` makes is missing, or the user does not exist.
-        ExpiredError: a certificate or the revocation list has expired.
+        SkylaneError: a certificate or the revocation list has expired.
     """
     for name in _FILES:
         if not (certificates / name).is_file():
@@ -36,7 +36,7 @@ def write_secured_config(folder: Path, listener: MosquittoListener, certificates
         certificates / "ca.crt", "create a new authority in a new folder, and give its ca.crt to every node"
     )
     check_not_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
-    check_crl_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'")
+    check_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'", is_revocation_list=True)
     is_root = os.geteuid() == 0
     user = _user(certificates / "server.key") if is_root else None
     text = configuration("secured.conf", listener)

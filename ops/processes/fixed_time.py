@@ -19,8 +19,7 @@ from ops.processes.child import settings as child_settings
 from ops.processes.playback import PlaybackSettings, model_inputs
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Engine, Images, Outputs
-from shared.inference.model import Model
-from shared.inference.opening import open_stored
+from shared.inference.model import Model, open_stored
 from shared.inference.table import ENGINES
 from shared.models.manifest import Manifest, Precision
 from shared.models.repository import Repository

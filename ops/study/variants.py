@@ -14,7 +14,7 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.targets import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.inference.table import ENGINES, choose_engine, readers
 from shared.models.manifest import MANIFEST_NAME, Manifest, Placement, Precision
 from shared.models.repository import Repository, default_root

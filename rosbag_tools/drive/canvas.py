@@ -26,7 +26,6 @@ CLASSES = (
     "none",
 )
 ROAD, SIDEWALK, BUILDING, POLE, VEGETATION, SKY, PERSON, RIDER, CAR, TRUCK, BUS, NONE = range(12)
-BOXED = (PERSON, RIDER, CAR, TRUCK, BUS)
 
 
 def palette(text: str) -> tuple[Colour, ...]:

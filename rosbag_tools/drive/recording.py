@@ -41,7 +41,7 @@ def record(
     bag_format: str | None = None,
     compression: str = "none",
     overwrite: bool = False,
-    progress: Callable[[], None] | None = None,
+    progress: Callable[[], object] = lambda: None,
 ) -> None:
     """Renders a drive and writes it into a bag.
 
@@ -85,8 +85,7 @@ def record(
                 received_ns=at_ns + 3 * _SPACING_NS,
                 frame_id=FRAME_ID,
             )
-            if progress is not None:
-                progress()
+            progress()
 
 
 SEED = 2026
@@ -97,7 +96,7 @@ _WIDTH, _HEIGHT = 1936, 1216
 
 def sample_bag(
     frames: int,
-    progress: Callable[[], None] | None = None,
+    progress: Callable[[], object] = lambda: None,
     *,
     width: int = _WIDTH,
     height: int = _HEIGHT,

@@ -7,17 +7,15 @@ import cv2
 import numpy as np
 
 from rosbag_tools.drive.camera import Points
-from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects.furniture import paint_post
 from rosbag_tools.drive.objects.houses import Houses
 from rosbag_tools.drive.objects.people import REACH, paint_person, paint_rider
 from rosbag_tools.drive.objects.plants import Plants
-from rosbag_tools.drive.objects.street import Street
 from rosbag_tools.drive.objects.vehicles import VEHICLES, paint_vehicle, vehicle
-from rosbag_tools.drive.traffic import AHEAD, BEHIND, Mover
-from rosbag_tools.drive.view import SceneView
+from rosbag_tools.drive.traffic import AHEAD, BEHIND
+from rosbag_tools.drive.view import Placed, SceneView
 from rosbag_tools.drive.weather import Weather
-from rosbag_tools.drive.world import Chunk, Parked, Post
+from rosbag_tools.drive.world import Chunk, Mover, Post, Street
 
 _NEAREST = 1.5  # Metres: thin objects that are nearer are outside the image.
 _CLEAR = 1.2  # Metres to each side of the camera that are free of thin objects nearby.
@@ -89,7 +87,7 @@ def _place_post(view: SceneView, post: Post) -> Placed | None:
     return Placed(middle - 0.1, middle + 0.1, depth, depth, columns, partial(paint_post, view, post))
 
 
-def _place_vehicle(view: SceneView, it: Parked | Mover) -> Placed | None:
+def _place_vehicle(view: SceneView, it: Mover) -> Placed | None:
     if not BEHIND < view.depth(it.z) < AHEAD:
         return None
     model = vehicle(it.kind, it.look)
@@ -125,7 +123,7 @@ def _round(s: float, z: float, height: float, radius: float, lean: tuple[float, 
     return np.stack((x + radius * np.cos(angles), np.zeros(12), y + radius * np.sin(angles)), axis=1)
 
 
-def _block(it: Parked | Mover, lean: tuple[float, float]) -> Points:
+def _block(it: Mover, lean: tuple[float, float]) -> Points:
     """Returns the convex outline of a vehicle's shadow: below it, and where the sun casts it."""
     model = vehicle(it.kind, it.look)
     half, reach = model.width / 2, model.length / 2

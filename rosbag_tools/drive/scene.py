@@ -3,34 +3,23 @@
 from dataclasses import dataclass
 from math import floor, sin
 from random import Random
-from typing import NamedTuple
 
+import cv2
 import numpy as np
+import numpy.typing as npt
 
 from rosbag_tools.drive.camera import Camera
-from rosbag_tools.drive.canvas import CLASSES, NONE, SKY, VEGETATION, Canvas, Image
-from rosbag_tools.drive.depth_sort import far_to_near
+from rosbag_tools.drive.canvas import CLASSES, NONE, ROAD, SIDEWALK, SKY, VEGETATION, Canvas, Image
 from rosbag_tools.drive.objects import textures
 from rosbag_tools.drive.objects.ground import FARTHEST, Ground
-from rosbag_tools.drive.objects.street import plan
-from rosbag_tools.drive.rain_effect import Rain
 from rosbag_tools.drive.renderer import Painter
 from rosbag_tools.drive.traffic import Ego, movers
-from rosbag_tools.drive.view import FULL_WIDTH, SceneView
+from rosbag_tools.drive.view import FULL_WIDTH, SceneView, far_to_near
 from rosbag_tools.drive.weather import WEATHERS, weather
-from rosbag_tools.drive.world import CHUNK, chunk
+from rosbag_tools.drive.world import CHUNK, chunk, plan
+from rosbag_tools.records import Box
 
 __all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
-
-
-class Box(NamedTuple):
-    """The visible extent of a vehicle, person or rider, in pixels from the upper left corner of the image."""
-
-    name: str
-    x: float
-    y: float
-    width: float
-    height: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +160,42 @@ def _boxes(canvas: Canvas) -> list[Box]:
         right, bottom = high[at].tolist()
         boxes.append(Box(CLASSES[canvas.things[at]], float(x), float(y), float(right - x + 1), float(bottom - y + 1)))
     return boxes
+
+
+_DAMP = 0.1  # Wetness below which the ground does not reflect.
+_DROPS = 0.0015  # Share of pixels, at a quarter of the resolution, where a streak begins.
+_FIELD = (700, 900)
+
+
+class Rain:
+    """The rain of one drive."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        drops = np.random.default_rng([seed, 11]).random(_FIELD, np.float32) < _DROPS
+        streaks = np.asarray(cv2.blur(drops.astype(np.float32), (1, 15))) * 390
+        self._streaks: Image = np.clip(streaks, 0, 60).astype(np.uint8)
+
+    def fall(self, view: SceneView, time_s: float) -> None:
+        """Adds the rain at a time to a finished image; owners do not change."""
+        if view.weather.wetness <= _DAMP:
+            return
+        _mirror(view)
+        height, width = view.canvas.owners.shape
+        shifts = np.random.default_rng([self._seed, int(time_s * 1000) & 0xFFFFFFFF]).integers(0, _FIELD[0], 2).tolist()
+        streaks = np.roll(self._streaks, shifts, (0, 1))
+        layer = cv2.resize(streaks, (width, height), interpolation=cv2.INTER_LINEAR)
+        cv2.add(view.canvas.rgb, cv2.cvtColor(layer, cv2.COLOR_GRAY2RGB), dst=view.canvas.rgb)
+
+
+def _mirror(view: SceneView) -> None:
+    top = int(view.camera.horizon) + 1
+    rgb = view.canvas.rgb
+    ground = rgb[top:]
+    above = np.ascontiguousarray(rgb[max(0, top - len(ground)) : top][::-4, ::4])
+    blurred = cv2.blur(above, (3, 21))
+    mirror: npt.NDArray[np.uint8] = np.asarray(cv2.resize(blurred, (ground.shape[1], ground.shape[0])), np.uint8)
+    owners = view.canvas.owners[top:]
+    wet = ((owners == ROAD) | (owners == SIDEWALK)).astype(np.uint8)
+    share = view.weather.wetness
+    cv2.copyTo(cv2.addWeighted(ground, 1 - share, mirror, share, 0), wet, ground)

@@ -6,24 +6,11 @@ from math import ceil, floor, pi
 from random import Random
 from typing import NamedTuple
 
-from rosbag_tools.drive.objects.street import Street
-from rosbag_tools.drive.world import CHUNK, ZEBRA, chunk
+from rosbag_tools.drive.world import CHUNK, ZEBRA, Mover, Street, chunk
 
 BEHIND, AHEAD = -14.0, 100.0  # Range around the camera in which objects are drawn, in metres.
 _LEAD_PERIOD = 22.0  # Time for which one vehicle drives ahead of the camera, in seconds.
 _BUSY = ("car", "car", "car", "truck", "bus")
-
-
-@dataclass(frozen=True, slots=True)
-class Mover:
-    """A vehicle, "person" or "rider" at a time; `phase` of its step, `yaw` in radians to the left."""
-
-    kind: str
-    s: float
-    z: float
-    yaw: float
-    phase: float
-    look: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +69,7 @@ def _lane(street: Street, name: str, s: float, speed: float, now: _Now) -> Itera
     for rng, place in _slots(f"{name}/{street.seed}", 30.0, speed, now):
         if rng.random() < street.traffic:
             yaw = 0.0 if speed > 0 else pi
-            yield Mover(rng.choice(_BUSY), s + rng.uniform(-0.2, 0.2), place, yaw, 0.0, rng.randrange(100_000))
+            yield Mover(rng.choice(_BUSY), s + rng.uniform(-0.2, 0.2), place, yaw, rng.randrange(100_000))
 
 
 def _lead(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
@@ -92,7 +79,7 @@ def _lead(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
     nearest = rng.uniform(13.0, 32.0)
     gap = nearest + (AHEAD + 8.0 - nearest) * (2.0 * (shifted % 1.0) - 1.0) ** 2
     if gap < AHEAD:
-        yield Mover(rng.choice(_BUSY), ego.s - 0.15, now.z + gap, 0.0, 0.0, rng.randrange(100_000))
+        yield Mover(rng.choice(_BUSY), ego.s - 0.15, now.z + gap, 0.0, rng.randrange(100_000))
 
 
 def _riders(street: Street, now: _Now) -> Iterator[Mover]:
@@ -102,7 +89,9 @@ def _riders(street: Street, now: _Now) -> Iterator[Mover]:
             if rng.random() < street.riders:
                 s = side * (street.lanes * street.lane_width - 0.2 - rng.uniform(0.0, 0.1))
                 yaw = (0.0 if side > 0 else pi) + rng.uniform(-0.05, 0.05)
-                yield Mover("rider", s, place, yaw, now.time_s * 6.0 + rng.uniform(0, 6.3), rng.randrange(100_000))
+                yield Mover(
+                    "rider", s, place, yaw, phase=now.time_s * 6.0 + rng.uniform(0, 6.3), look=rng.randrange(100_000)
+                )
 
 
 def _walkers(street: Street, now: _Now) -> Iterator[Mover]:
@@ -116,7 +105,7 @@ def _walkers(street: Street, now: _Now) -> Iterator[Mover]:
                         rng.uniform(-pi, pi) if speed == 0.0 else (0.0 if speed > 0 else pi) + rng.uniform(-0.15, 0.15)
                     )
                     phase = rng.uniform(0, 6.3) if speed else 0.0
-                    yield Mover("person", s, place, yaw, phase + abs(speed) * now.time_s * 4.2, rng.randrange(100_000))
+                    yield Mover("person", s, place, yaw, rng.randrange(100_000), phase + abs(speed) * now.time_s * 4.2)
 
 
 def _crossers(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
@@ -138,4 +127,4 @@ def _crossers(street: Street, ego: Ego, now: _Now) -> Iterator[Mover]:
                 walked %= span * 1.6
             going = 0.0 < walked < span
             s = way * (min(max(walked, 0.0), span) - span / 2)
-            yield Mover("person", s, place, -way * pi / 2, walked * 4.2 / 1.35 if going else 0.0, look)
+            yield Mover("person", s, place, -way * pi / 2, look, walked * 4.2 / 1.35 if going else 0.0)

@@ -85,19 +85,20 @@ def weather(name: str, seed: int) -> Weather:
     base = _WEATHERS[name]
     return replace(
         base,
-        ambient=_triple(np.asarray(base.ambient) * tone * gain),
-        sun=_triple(np.asarray(base.sun) * tone * gain * rng.uniform(0.8, 1.1)),
-        zenith=_triple(np.asarray(base.zenith) * tone * rng.uniform(0.85, 1.1)),
-        skyline=_triple(np.asarray(base.skyline) * tone),
+        ambient=triple(np.asarray(base.ambient) * tone * gain),
+        sun=triple(np.asarray(base.sun) * tone * gain * rng.uniform(0.8, 1.1)),
+        zenith=triple(np.asarray(base.zenith) * tone * rng.uniform(0.85, 1.1)),
+        skyline=triple(np.asarray(base.skyline) * tone),
         clouds=min(1.0, base.clouds * rng.uniform(0.5, 1.3)),
-        haze=_triple(np.asarray(base.haze) * tone),
+        haze=triple(np.asarray(base.haze) * tone),
         haze_length=base.haze_length * rng.uniform(0.8, 1.4),
         saturation=base.saturation * rng.uniform(0.85, 1.1),
-        towards_sun=_triple(sun / np.linalg.norm(sun)),
+        towards_sun=triple(sun / np.linalg.norm(sun)),
     )
 
 
-def _triple(values: npt.NDArray[np.float64]) -> Triple:
+def triple(values: npt.NDArray[np.float64]) -> Triple:
+    """Returns an array of three numbers as a tuple."""
     red, green, blue = values.tolist()
     return red, green, blue
 

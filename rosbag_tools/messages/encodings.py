@@ -23,10 +23,6 @@ from shared.imaging.opencv import MAX_PIXELS, cv2
 Bytes = npt.NDArray[np.uint8]
 
 
-class UndecodableImageError(SkylaneError):
-    """An image message was read, but its image cannot be decoded."""
-
-
 class _Encoding(NamedTuple):
     """Memory layout of a pixel in the message, and the frame layout that it is converted to."""
 
@@ -123,7 +119,7 @@ def encoding_of(name: str) -> tuple[str, int | None]:
     """Returns the name of an encoding in ROS, and the bits of a 16-bit value if the given name states them.
 
     Raises:
-        UndecodableImageError: the encoding is unknown, or cannot be decoded.
+        SkylaneError: the encoding is unknown, or cannot be decoded.
     """
     if name in _ENCODINGS or name in _PLANAR:
         return name, None
@@ -132,15 +128,15 @@ def encoding_of(name: str) -> tuple[str, int | None]:
         return _NAMES[lowered]
     shown = repr(name[:_NEAR])
     if _NOT_PICTURES.search(lowered):
-        raise UndecodableImageError(
+        raise SkylaneError(
             f"encoding {shown} is not an image encoding: it holds numbers such as depths, so leave the topic out"
         )
     if _PACKED.search(lowered):
-        raise UndecodableImageError(
+        raise SkylaneError(
             f"encoding {shown} is not an image encoding that can be read: it packs values without padding, so record whole bytes, "
             "such as Mono8, Mono16 or BayerRG16"
         )
-    raise UndecodableImageError(
+    raise SkylaneError(
         f"encoding {shown} is not an image encoding, give the right one by --encoding{suggestion(lowered[:_NEAR], ENCODINGS)}"
     )
 
@@ -151,7 +147,7 @@ def recorded_image(message: ImageMessage, encoding: str = "") -> RecordedImage:
     If no conversion is needed, the pixels share the message's memory and are read-only.
 
     Raises:
-        UndecodableImageError: the encoding is unknown, the size is zero or above the limit, or the length of the data
+        SkylaneError: the encoding is unknown, the size is zero or above the limit, or the length of the data
             does not fit the size.
     """
     height, width = message.height, message.width
@@ -170,7 +166,7 @@ def recorded_image(message: ImageMessage, encoding: str = "") -> RecordedImage:
     if known.conversion is None:
         return RecordedImage(pixels, known.layout, bits)
     if known.channels == _YUV_CHANNELS and width % 2:
-        raise UndecodableImageError(f"encoding {name!r} stores pixels in pairs, but the width is {width}")
+        raise SkylaneError(f"encoding {name!r} stores pixels in pairs, but the width is {width}")
     converted: Any = cv2.cvtColor(pixels, known.conversion)
     return RecordedImage(converted, known.layout, bits)
 
@@ -183,25 +179,23 @@ def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
     images are bgr8, or rgb8 from old recorders that stored them so.
 
     Raises:
-        UndecodableImageError: the data is neither JPEG nor PNG, above the size limit, truncated or damaged.
+        SkylaneError: the data is neither JPEG nor PNG, above the size limit, truncated or damaged.
     """
     data = bytes(message.data)
     source, _, compression = (part.strip() for part in message.format.partition(";"))
     if "compresseddepth" in message.format.casefold():
-        raise UndecodableImageError(
-            f"format {message.format[:_NEAR]!r} holds depths, not an image: leave the topic out"
-        )
+        raise SkylaneError(f"format {message.format[:_NEAR]!r} holds depths, not an image: leave the topic out")
     try:
         header = read_header(data)
     except ImageHeaderError as error:
-        raise UndecodableImageError(f"format {message.format!r}: {error}") from error
+        raise SkylaneError(f"format {message.format!r}: {error}") from error
     _check_size(header.height, header.width)
     if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
-        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes has no end marker: it is truncated")
+        raise SkylaneError(f"the {header.kind} of {len(data)} bytes has no end marker: it is truncated")
     try:
         picture = decode_picture(data, upright=header.channels > 1 or not _is_bayer(source))
     except SkylaneError as error:
-        raise UndecodableImageError(f"the {header.kind} of {len(data)} bytes is damaged: {error}") from error
+        raise SkylaneError(f"the {header.kind} of {len(data)} bytes is damaged: {error}") from error
     if picture.ndim == 2:  # noqa: PLR2004  Rows and columns, no channels.
         return _grey_image(picture, source)
     return RecordedImage(picture, Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8)
@@ -223,7 +217,7 @@ def _is_bayer(encoding: str) -> bool:
 def _decode_planar(message: ImageMessage, encoding: str, planar: _Planar) -> Bytes:
     height, width = message.height, message.width
     if planar.even and (height % 2 or width % 2):
-        raise UndecodableImageError(f"encoding {encoding!r} stores 2×2 blocks, but the size is {width}×{height}")
+        raise SkylaneError(f"encoding {encoding!r} stores 2×2 blocks, but the size is {width}×{height}")
     rows = _rows(message, encoding, height * planar.rows_num // planar.rows_den, width)
     if planar.even:
         return _as_bytes(cv2.cvtColor(rows, planar.conversion))
@@ -237,20 +231,20 @@ def _decode_planar(message: ImageMessage, encoding: str, planar: _Planar) -> Byt
 
 def _check_size(height: int, width: int) -> None:
     if not height or not width:
-        raise UndecodableImageError(f"the image is {width}×{height}: it is empty")
+        raise SkylaneError(f"the image is {width}×{height}: it is empty")
     if height * width > MAX_PIXELS:
-        raise UndecodableImageError(f"the image is {width}×{height}: more than {MAX_PIXELS} pixels")
+        raise SkylaneError(f"the image is {width}×{height}: more than {MAX_PIXELS} pixels")
 
 
 def _rows(message: ImageMessage, encoding: str, count: int, row_bytes: int) -> Bytes:
     """Returns the rows of the message without padding, uint8, count×row_bytes."""
     step = message.step or row_bytes  # Some drivers leave it 0.
     if step < row_bytes:
-        raise UndecodableImageError(
+        raise SkylaneError(
             f"a row of {message.width} pixels in {encoding!r} takes {row_bytes} bytes, but the step is {step}"
         )
     if len(message.data) != count * step:
-        raise UndecodableImageError(
+        raise SkylaneError(
             f"{message.width}×{message.height} in {encoding!r} with a step of {step} takes "
             f"{count * step} bytes, but there are {len(message.data)}"
         )

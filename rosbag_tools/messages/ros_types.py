@@ -10,12 +10,15 @@ from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_
 from rosbags.typesys.store import Typestore
 
 from rosbag_tools.messages.foxglove import CameraMessage, read_protobuf, read_protobuf_stamp
-from rosbag_tools.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
+from rosbag_tools.records import FFMPEG_PACKET, Box, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 from shared.messages.protobuf_fields import ProtobufError
 
 HEADER = "std_msgs/msg/Header"
 DETECTIONS = "vision_msgs/msg/Detection2DArray"
+
+# Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
+DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
 
 _CDR_BIG_ENDIAN = b"\x00\x00"  # First bytes of a big-endian CDR message (OMG DDS-XTypes).
 _STORES = {Serialization.ROS1: Stores.ROS1_NOETIC, Serialization.CDR: Stores.ROS2_HUMBLE}
@@ -59,10 +62,6 @@ class MalformedMessageError(SkylaneError):
     def __init__(self, channel: TopicChannel, cause: Exception) -> None:
         reason = " ".join(str(cause).split()) or type(cause).__name__
         super().__init__(f"a message on {channel.topic} cannot be read as {channel.type}: {reason}")
-
-
-class UnknownTypeError(SkylaneError):
-    """The type of a message is defined neither in its bag nor in Skylane."""
 
 
 @cache
@@ -196,11 +195,11 @@ class Converter:
         """Returns the message in the target serialization.
 
         Raises:
-            UnknownTypeError: the type is defined neither in the bag nor in Skylane.
+            SkylaneError: the type is defined neither in the bag nor in Skylane.
             MalformedMessageError: the bytes do not fit the type.
         """
         if not channel.wire.is_ros:
-            raise UnknownTypeError(
+            raise SkylaneError(
                 f"its messages are in {channel.encoding or 'an unnamed encoding'}: ROS has none for them"
             )
         self._require(channel)
@@ -226,5 +225,41 @@ class Converter:
             self.types.generate_msgdef(name, ros_version=1 if self._target is Serialization.ROS1 else 2)
             self.types.hash_rihs01(name)
         except Exception as error:  # rosbags raises exceptions of any type for invalid definitions.
-            raise UnknownTypeError(f"type {channel.type} is not completely defined in the bag: {error}") from error
+            raise SkylaneError(f"type {channel.type} is not completely defined in the bag: {error}") from error
         self._known.add(name)
+
+
+_NAMES = {number: name for name, number in DETECTED_IDS.items()}
+
+
+def read_boxes(message: Message) -> list[Box]:
+    """Returns the boxes of a message, each with the class name of its first hypothesis (empty if it has none).
+
+    Raises:
+        SkylaneError: the message has another type, or its bytes do not fit its type.
+    """
+    channel = message.channel
+    if channel.message_type != DETECTIONS:
+        raise SkylaneError(f"{channel.topic} has {channel.type} messages, not boxes: give a topic of type {DETECTIONS}")
+    return [_box(each, channel.wire) for each in read(message).detections]
+
+
+def read_scores(message: Message) -> list[float]:
+    """Returns the score of each box of a message that `read_boxes` can read; 0 for a box without a hypothesis."""
+    return [_best(each, message.channel.wire)[1] for each in read(message).detections]
+
+
+def _box(seen: Any, wire: Serialization) -> Box:
+    centre = seen.bbox.center if wire is Serialization.ROS1 else seen.bbox.center.position
+    width, height = seen.bbox.size_x, seen.bbox.size_y
+    return Box(_best(seen, wire)[0], centre.x - width / 2, centre.y - height / 2, width, height)
+
+
+def _best(seen: Any, wire: Serialization) -> tuple[str, float]:
+    """Returns class name and score of the first hypothesis of a detection."""
+    if not seen.results:
+        return "", 0.0
+    first = seen.results[0]
+    if wire is Serialization.ROS1:
+        return _NAMES.get(first.id, ""), float(first.score)
+    return first.hypothesis.class_id, float(first.hypothesis.score)

@@ -40,14 +40,6 @@ _PART = re.compile(
 _OVERLAP_NS = 10**9  # Recorders end a part up to so much later than the next one begins.
 
 
-class MissingBagError(SkylaneError):
-    """There is no bag at a path."""
-
-
-class SeveralBagsError(SkylaneError):
-    """The data files of a folder are not one recording."""
-
-
 class DamagedBagError(SkylaneError):
     """Part of a bag could not be read."""
 
@@ -88,8 +80,8 @@ class Bag:
         notes: Both, and other remarks on which files are read, one line each.
 
     Raises:
-        MissingBagError: nothing is at `path`, or a folder without data files.
-        SeveralBagsError: the files of a folder are different recordings.
+        SkylaneError: nothing is at `path`, or a folder without data files;
+            the files of a folder are different recordings.
         ForeignBagError: the file is not a bag.
         DecompressionError: a file that is compressed as a whole is damaged.
     """
@@ -107,7 +99,7 @@ class Bag:
                 self._check_order()
         except OSError as error:
             self._stack.close()
-            raise MissingBagError(f"bag {path} cannot be read: {error.strerror}") from error
+            raise SkylaneError(f"bag {path} cannot be read: {error.strerror}") from error
         except BaseException:
             self._stack.close()
             raise
@@ -200,7 +192,7 @@ class Bag:
         self._stack.close()
 
     def _check_order(self) -> None:
-        """Raises a SeveralBagsError if files overlap in time; parts of one recording follow one another."""
+        """Raises a SkylaneError if files overlap in time; parts of one recording follow one another."""
         times = (
             (part.start_ns, part.end_ns, file.name)
             for part, file in zip(self._parts, self.files, strict=True)
@@ -209,7 +201,7 @@ class Bag:
         for (_, end_ns, earlier), (start_ns, _, later) in pairwise(sorted(times)):
             if start_ns < end_ns - _OVERLAP_NS:
                 both = named([earlier, later])
-                raise SeveralBagsError(f"{both} of folder {self.path} were recorded at the same time: give one of them")
+                raise SkylaneError(f"{both} of folder {self.path} were recorded at the same time: give one of them")
 
     def _open(self, file: Path, folder: Path) -> DataFile:
         try:
@@ -245,11 +237,11 @@ def _find(path: Path) -> _Found:
     if not path.exists():
         beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
         near = [each.name for each in beside if _looks_like_bag(each)]
-        raise MissingBagError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
+        raise SkylaneError(f"there is no bag at {path}{suggestion(path.name, near) if near else ''}")
     if path.is_file():
         return _Found((path,), _rest_of_recording(path))
     if not path.is_dir():
-        raise MissingBagError(f"{path} is neither a file nor a folder: give a bag")
+        raise SkylaneError(f"{path} is neither a file nor a folder: give a bag")
     found = _Found(())
     entries = sorted(path.iterdir(), key=lambda entry: natural_key(entry.name))
     bags = [entry for entry in entries if entry.name.endswith((*_SUFFIXES, ".bag", ".bag.active"))]
@@ -266,7 +258,7 @@ def _find(path: Path) -> _Found:
         _take_listed(found, path, bags, metadata)
     if not found.files and not bags:
         reasons = "; ".join([*map(str, found.false_claims), *found.remarks, "give a bag or its folder"])
-        raise MissingBagError(f"folder {path} contains no .db3 and no .mcap file, and no .bag: {reasons}")
+        raise SkylaneError(f"folder {path} contains no .db3 and no .mcap file, and no .bag: {reasons}")
     if not found.files:
         _take_all(found, path, bags)
     return found
@@ -310,7 +302,7 @@ def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
             found.claim("folder", f"has parts of a recording{gap}")
     elif len(files) > 1 and files[0].suffix == ".bag":
         names = named([file.name for file in files])
-        raise SeveralBagsError(f"the files of folder {folder} are not parts of one recording: give one of {names}")
+        raise SkylaneError(f"the files of folder {folder} are not parts of one recording: give one of {names}")
     elif len(files) > 1:
         found.remarks.append(f"read as one recording, without metadata.yaml: {named([each.name for each in files])}")
 
@@ -351,4 +343,4 @@ def _looks_like_bag(path: Path) -> bool:
     return path.name.endswith((".bag", *_SUFFIXES)) or (path / METADATA_NAME).is_file()
 
 
-__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "MissingBagError", "SeveralBagsError", "Topic"]
+__all__ = ["Bag", "DamagedBagError", "ForeignBagError", "Topic"]

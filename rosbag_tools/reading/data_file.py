@@ -3,10 +3,10 @@
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from backports import zstd
 from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat, QosDurability
@@ -53,17 +53,11 @@ class ForeignBagError(SkylaneError):
         )
 
 
-class _Format(NamedTuple):
-    reader: type[Reader]
-    scan: Callable[[Path], Iterator[Message | Damage]]
-
-
-_FORMATS = {
-    "ros1": _Format(Ros1Reader, ros1_file.scan),
-    "sqlite3": _Format(Sqlite3Reader, sqlite_file.scan),
-    "mcap": _Format(McapReader, mcap_file.scan),
+_FORMATS: dict[str, tuple[type[Reader], Any]] = {  # The reader by the index, and the module with `MAGIC` and `scan`.
+    "ros1": (Ros1Reader, ros1_file),
+    "sqlite3": (Sqlite3Reader, sqlite_file),
+    "mcap": (McapReader, mcap_file),
 }
-_MAGICS = {ros1_file.MAGIC: "ros1", sqlite_file.MAGIC: "sqlite3", mcap_file.MAGIC: "mcap"}
 
 
 class DataFile:
@@ -87,7 +81,7 @@ class DataFile:
         if self.format == "sqlite3" and sqlite_file.is_computed(path):
             self.index_damage = "one of its tables is computed when it is read"
         elif not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
-            self._open(_FORMATS[self.format].reader(path))
+            self._open(_FORMATS[self.format][0](path))
         if self._reader is None:
             self._take_scan()
             if any(not channel.wire.is_ros for channel in self.counts):
@@ -127,7 +121,7 @@ class DataFile:
     def scan(self) -> Iterator[Message | Damage]:
         """Yields every message in the order of the file, with its position, and all damage."""
         try:
-            yield from _FORMATS[self.format].scan(self.path)
+            yield from _FORMATS[self.format][1].scan(self.path)
         except OSError as error:
             yield Damage("disk", f"the file cannot be read further: {error.strerror}")
 
@@ -267,8 +261,8 @@ class _IndexedReadError(Exception):
 def _format_of(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(16)
-    for magic, name in _MAGICS.items():
-        if start.startswith(magic):
+    for name, (_, scanner) in _FORMATS.items():
+        if start.startswith(scanner.MAGIC):
             return name
     raise ForeignBagError(path, "not a bag" if start else "empty")
 

@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from rosbag_tools.messages.encodings import (
-    RecordedImage,
-    UndecodableImageError,
-    encoding_of,
-    recorded_compressed_image,
-    recorded_image,
-)
+from rosbag_tools.messages.encodings import RecordedImage, encoding_of, recorded_compressed_image, recorded_image
 from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
 from rosbag_tools.reading.video_topics import with_pictures
@@ -33,10 +27,6 @@ _NUMBERS = re.compile(
 _INFRARED = re.compile("(^|[/_])(ir|infra[a-z]*|nir|lwir|mwir|swir|thermal|therm)[0-9]*([/_]|$)", re.IGNORECASE)
 
 _PICTURES = re.compile("image|video", re.IGNORECASE)  # Types and names of cameras in any serialization.
-
-
-class NoImagesError(SkylaneError):
-    """A bag, or one of its topics, has no images."""
 
 
 def decode(message: Message) -> tuple[Pixels, Layout]:
@@ -318,7 +308,7 @@ def _recorded(message: Message, encoding: str = "") -> RecordedImage:
 
 def _video_picture(message: Message) -> tuple[Pixels, Layout]:
     if message.picture is None:
-        raise UndecodableImageError(message.loss)
+        raise SkylaneError(message.loss)
     return message.picture
 
 
@@ -330,7 +320,7 @@ def _encodings_by_topic(bag: Bag, topics: Sequence[Topic], encodings: Sequence[s
         encoding_of(encoding)
         names = [topic.name for topic in bag.find([name])] if name else raw
         if not names or not set(names) <= set(raw):
-            raise NoImagesError(
+            raise SkylaneError(
                 f"--encoding {each}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
             )
         chosen |= dict.fromkeys(names, encoding)
@@ -345,8 +335,8 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
             if not topic.channel.has_images:
                 known = ", ".join(each.name for each in with_images) or "no topic of this bag"
                 if topic.channel.fault:
-                    raise NoImagesError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
-                raise NoImagesError(
+                    raise SkylaneError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
+                raise SkylaneError(
                     f"topic {topic.name} has {topic.channel.type} messages, not images: images are on {known}"
                 )
         return chosen
@@ -354,14 +344,14 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
     cameras = tuple(topic for topic in with_images if not topic.name.endswith(NO_PICTURES) and topic.name not in depths)
     if not cameras:
         if bag.index_damage and not bag.topics:
-            raise NoImagesError(
+            raise SkylaneError(
                 f"bag {bag.path} is damaged, and nothing in it can be read ({bag.index_damage}): copy it again from "
                 "where it was recorded"
             )
         topics = ", ".join(f"{topic.name} ({_described(topic)})" for topic in bag.topics) or "none"
         damage = f" (it is damaged: {bag.index_damage})" if bag.index_damage else ""
         notes = "".join(f"; {each}" for each in depths.values())
-        raise NoImagesError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
+        raise SkylaneError(f"bag {bag.path} has no camera images{damage}: its topics are {topics}{notes}")
     unread = [each for each in bag.topics if each.channel.fault and _PICTURES.search(each.channel.type + each.name)]
     for text in (*depths.values(), *(f"{each.name} is not read: it has {_described(each)}" for each in unread)):
         note(text)

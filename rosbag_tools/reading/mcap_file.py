@@ -4,7 +4,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,12 +35,8 @@ _END_BYTES = 12  # The checksum of the summary and the magic bytes.
 _WIRES = {each.value: each for each in (Serialization.CDR, Serialization.ROS1, Serialization.PROTOBUF)}
 
 
-@dataclass(slots=True)
-class _Announced:
-    """Schemas and channels that the file has announced so far."""
-
-    schemas: dict[int, tuple[str, str, bool]] = field(default_factory=dict)  # Type, definition, and whether it is IDL.
-    channels: dict[int, TopicChannel] = field(default_factory=dict)
+_Schemas = dict[int, tuple[str, str, bool]]  # Type, definition, and whether it is IDL, as announced so far.
+_Channels = dict[int, TopicChannel]
 
 
 def wire_of(encoding: str) -> Serialization:
@@ -115,7 +110,8 @@ def scan(path: Path) -> Iterator[Message | Damage]:
     """
     with path.open("rb") as file:
         records = Records(file, path.stat().st_size)
-        announced = _Announced()
+        schemas: _Schemas = {}
+        channels: _Channels = {}
         place = "byte 0"
         try:
             records.take(len(MAGIC))
@@ -125,9 +121,9 @@ def scan(path: Path) -> Iterator[Message | Damage]:
                 if op in (_DATA_END, _FOOTER):
                     return
                 if op == _CHUNK:
-                    yield from _chunk(content, announced, place)
+                    yield from _chunk(content, schemas, channels, place)
                 else:
-                    yield from _record(op, content, announced, place)
+                    yield from _record(op, content, schemas, channels, place)
         except DamagedRecordError as error:
             yield Damage(place, str(error))
         else:
@@ -136,7 +132,7 @@ def scan(path: Path) -> Iterator[Message | Damage]:
             )
 
 
-def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
+def _chunk(content: bytes, schemas: _Schemas, channels: _Channels, place: str) -> Iterator[Message | Damage]:
     """Yields the messages of a chunk; damage inside a chunk does not affect the next one."""
     try:
         unfolded, checksum = _unfold_chunk(Records.of(content))
@@ -144,7 +140,7 @@ def _chunk(content: bytes, announced: _Announced, place: str) -> Iterator[Messag
             yield Damage(place, "the checksum of a chunk does not match its content, which is read anyway")
         records = Records.of(unfolded)
         while not records.ended:
-            yield from _record(records.take(1), records.sized("Q"), announced, place)
+            yield from _record(records.take(1), records.sized("Q"), schemas, channels, place)
     except (DecompressionError, DamagedRecordError) as error:
         yield Damage(place, f"in a chunk of {len(content)} bytes: {error}")
 
@@ -157,24 +153,26 @@ def _unfold_chunk(chunk: Records) -> tuple[bytes, int]:
     return decompress(data, compression, min(size, MAX_CHUNK_BYTES)), checksum
 
 
-def _record(op: bytes, content: bytes, announced: _Announced, place: str) -> Iterator[Message | Damage]:
+def _record(
+    op: bytes, content: bytes, schemas: _Schemas, channels: _Channels, place: str
+) -> Iterator[Message | Damage]:
     record = Records.of(content)
     if op == _SCHEMA:
         key, name, encoding, definition = record.number("H"), record.text(), record.text(), record.text()
-        announced.schemas[key] = (name, definition, encoding.endswith("idl"))
+        schemas[key] = (name, definition, encoding.endswith("idl"))
     elif op == _CHANNEL:
         key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
-        name, definition, is_idl = announced.schemas.get(schema, ("", "", False))
+        name, definition, is_idl = schemas.get(schema, ("", "", False))
         wire = wire_of(encoding)
         if not wire.is_ros:  # The definition is binary, or of no use.
-            announced.channels[key] = TopicChannel(topic, name, wire, encoding=encoding)
+            channels[key] = TopicChannel(topic, name, wire, encoding=encoding)
             return
-        announced.channels[key] = TopicChannel(topic, name, wire, definition, is_idl)
+        channels[key] = TopicChannel(topic, name, wire, definition, is_idl)
     elif op == _MESSAGE:
         key, _, time_ns, _ = record.number("H"), record.number("I"), record.number("Q"), record.number("Q")
-        if key not in announced.channels:
+        if key not in channels:
             raise DamagedRecordError(f"a message belongs to channel {key}, which is not announced")
-        channel = announced.channels[key]
+        channel = channels[key]
         data = record.take(record.size - record.at)
         try:
             yield Message(channel, time_ns, unfold_message(data) if channel.wire.is_ros else data, place)

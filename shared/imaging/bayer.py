@@ -14,11 +14,6 @@ from shared.imaging.opencv import cv2
 ColourImage = npt.NDArray[np.uint8]
 
 _MIN_SIDE = 4  # Pixels; OpenCV returns black for smaller Bayer images.
-_BLOCK_ROWS = 32  # Rows of 2×2 cells binned at a time, so that intermediate arrays fit the CPU cache.
-
-
-class DemosaicError(SkylaneError):
-    """The chosen method cannot demosaic an image."""
 
 
 def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> ColourImage:
@@ -39,7 +34,7 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
 
     Raises:
         UnknownNameError: The method is unknown.
-        DemosaicError: The method does not support the layout, or a Bayer image has an odd side.
+        SkylaneError: The method does not support the layout, or a Bayer image has an odd side.
     """
     assert target in (Layout.RGB8, Layout.BGR8)
     assert pixels.dtype == layout.dtype
@@ -49,7 +44,7 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
         return _reorder(pixels, layout, target)
     height, width = pixels.shape
     if height % 2 or width % 2 or not pixels.size:
-        raise DemosaicError(f"{layout} image is {height}×{width}: a Bayer image needs even sides, crop it by one")
+        raise SkylaneError(f"{layout} image is {height}×{width}: a Bayer image needs even sides, crop it by one")
     return DEMOSAIC_METHODS[method](pixels, layout, target)
 
 
@@ -63,9 +58,9 @@ def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
 
 def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
     if variant == "_VNG" and pixels.dtype != np.uint8:
-        raise DemosaicError(f"vng supports only 8 bits and {layout} has 16: choose edge-aware or bilinear")
+        raise SkylaneError(f"vng supports only 8 bits and {layout} has 16: choose edge-aware or bilinear")
     if min(pixels.shape) < _MIN_SIDE:
-        raise DemosaicError(f"{layout} image is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning")
+        raise SkylaneError(f"{layout} image is {pixels.shape[0]}×{pixels.shape[1]}: give 4×4 or more, or use binning")
     # The four-letter constants name the pattern; the older ones (BayerBG2RGB) name only its second row.
     order = "RGB" if target is Layout.RGB8 else "BGR"
     code: int = getattr(cv2, f"COLOR_Bayer{layout.bayer_pattern.upper()}2{order}{variant}")
@@ -73,31 +68,14 @@ def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layou
 
 
 def _binning(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
-    height, width = pixels.shape
-    binned = np.empty((height // 2, width // 2, 3), pixels.dtype)
-    # Reading two neighbouring pixels as one word lets NumPy use SIMD instead of a stride of two.
-    words = np.ascontiguousarray(pixels).view(f"<u{2 * pixels.itemsize}").reshape(height // 2, 2, width // 2)
-    bits = 8 * pixels.itemsize
+    places: list[Any] = [
+        np.ascontiguousarray(pixels[place // 2 :: 2, place % 2 :: 2]) for place in range(4)
+    ]  # In reading order.
     red, blue = (layout.bayer_pattern.index(colour) for colour in "rb")
-    left, right = sorted(set(range(4)) - {red, blue}, key=lambda position: position % 2)
-    for start in range(0, height // 2, _BLOCK_ROWS):
-        block = words[start : start + _BLOCK_ROWS]
-        green = block[:, right // 2] >> bits
-        green += block[:, left // 2] & ((1 << bits) - 1)
-        green += 1
-        green >>= 1
-        planes: list[Any] = [each.astype(pixels.dtype) for each in (_pixel(block, red), green, _pixel(block, blue))]
-        cv2.merge(planes if target is Layout.RGB8 else planes[::-1], binned[start : start + _BLOCK_ROWS])
-    return _upper_byte(binned)
-
-
-def _pixel(block: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
-    """Returns words with one pixel of every cell in their lower half; `position` is 0 to 3, in reading order.
-
-    `block`: cells × 2 rows × cells; each word holds the two pixels of a row of a cell, the left one in its lower half.
-    """
-    row = block[:, position // 2]
-    return row >> (4 * row.itemsize) if position % 2 else row
+    one, other = (place for position, place in enumerate(places) if position not in (red, blue))
+    green = ((one.astype(np.uint32) + other + 1) // 2).astype(pixels.dtype)
+    planes = [places[red], green, places[blue]]
+    return _upper_byte(np.asarray(cv2.merge(planes if target is Layout.RGB8 else planes[::-1])))
 
 
 def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

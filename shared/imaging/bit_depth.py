@@ -22,10 +22,6 @@ _CLIPPED_RATIO = 4
 _LEFT_ALIGNED = 0x0F  # Bits that are 0 in every value if 12-bit values fill the upper bits.
 
 
-class BitDepthError(SkylaneError):
-    """An image has values that do not fit into the given number of bits."""
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredBits:
     """The result of a measurement. If it is not certain, the bits are 16, so that no value is changed."""
@@ -112,7 +108,7 @@ class BitDepth:
             declared: The bits that the encoding of the image names.
 
         Raises:
-            BitDepthError: a value does not fit into the given or declared bits.
+            SkylaneError: a value does not fit into the given or declared bits.
         """
         if pixels.dtype == np.uint8:
             return pixels
@@ -122,7 +118,7 @@ class BitDepth:
         bits = fixed or self._measured or 16
         if bits < 16 and (largest := int(pixels.max())) >> bits:  # noqa: PLR2004
             if fixed:
-                raise BitDepthError(
+                raise SkylaneError(
                     f"its largest value {largest} does not fit into {bits} bits: give --bits {_fitting(largest)} or more"
                 )
             bits = self._measured = _fitting(largest)

@@ -11,7 +11,7 @@ import numpy as np
 
 from shared.compression import BYTE_CODECS, Buffer
 from shared.errors import SkylaneError
-from shared.imaging.codec import Mask
+from shared.imaging.codec import ImageCodec, Mask
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
@@ -65,25 +65,15 @@ _MASK = [*_FAST, *(cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP)]
 class PngImages:
     """Files of PNG with 8 or 16 bits; a Bayer pattern is grey."""
 
+    parameters = _IMAGE
+
     def encode(self, pixels: Pixels, layout: Layout, _quality: int) -> Buffer:
         """See ImageCodec."""
-        return encode_file(".png", pixels, layout, _IMAGE)
+        return encode_file(".png", pixels, layout, self.parameters)
 
     def decode(self, data: Buffer, layout: Layout, shape: tuple[int, ...]) -> Pixels:
         """See ImageCodec."""
         return decode_file("png", data, layout, shape)
-
-
-class PngMasks:
-    """8-bit grey files."""
-
-    def encode(self, mask: Mask) -> Buffer:
-        """See MaskCodec."""
-        return encode_file(".png", mask, Layout.MONO8, _MASK)
-
-    def decode(self, data: Buffer, height: int, width: int) -> Mask:
-        """See MaskCodec."""
-        return np.asarray(decode_file("png", data, Layout.MONO8, (height, width)), np.uint8)
 
 
 _JPEG_SIDE = 65_500  # Largest side that libjpeg-turbo writes, pixels.
@@ -145,7 +135,7 @@ class ZstdImages(RawImages):
 class RawMasks:
     """The class ids of a mask: an image of one 8-bit channel."""
 
-    images = RawImages()
+    images: ImageCodec = RawImages()
 
     def encode(self, mask: Mask) -> Buffer:
         """See MaskCodec."""
@@ -154,6 +144,16 @@ class RawMasks:
     def decode(self, data: Buffer, height: int, width: int) -> Mask:
         """See MaskCodec. The mask is read-only."""
         return np.asarray(self.images.decode(data, Layout.MONO8, (height, width)), np.uint8)
+
+
+class _PngOfMask(PngImages):
+    parameters = _MASK
+
+
+class PngMasks(RawMasks):
+    """8-bit grey files."""
+
+    images = _PngOfMask()
 
 
 class Lz4Masks(RawMasks):

@@ -45,26 +45,21 @@ class Layout(StrEnum):
     @property
     def channels(self) -> int:
         """Values per pixel: 3 for colour, 1 for mono and Bayer."""
-        return _CHANNELS[self]
+        return 3 if self in (Layout.BGR8, Layout.RGB8) else 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """uint8 or uint16."""
-        return _DTYPES[self]
+        return np.dtype(self.dtype_name)
 
     @property
     def dtype_name(self) -> str:
-        """The name of the dtype, precomputed because `dtype.name` takes microseconds."""
-        return _DTYPE_NAMES[self]
+        """The name of the dtype."""
+        return "uint16" if self.endswith("16") else "uint8"
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
         """Returns the array shape of an image: H×W×3 for colour, H×W otherwise."""
         return (height, width) if self.channels == 1 else (height, width, self.channels)
-
-
-_CHANNELS = {layout: 3 if layout in (Layout.BGR8, Layout.RGB8) else 1 for layout in Layout}
-_DTYPE_NAMES = {layout: "uint16" if layout.endswith("16") else "uint8" for layout in Layout}
-_DTYPES = {layout: np.dtype(name) for layout, name in _DTYPE_NAMES.items()}
 
 
 def names_depth(camera: str) -> bool:

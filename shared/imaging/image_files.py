@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from shared.errors import MissingExtraError, SkylaneError, unwritable_message
 from shared.files import open_file
-from shared.imaging.frames import Pixels
+from shared.imaging.built_in_codecs import encode_file
+from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
 from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE
 from shared.imaging.opencv import cv2
@@ -111,12 +112,10 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
     Raises:
         ImageFileError: The file cannot be written.
     """
-    bgr: Any = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if image.ndim == 3 else image  # noqa: PLR2004  H, W, C.
-    done, data = cv2.imencode(".png", bgr)
-    assert done
+    data = encode_file(".png", image, Layout.RGB8 if image.ndim == 3 else Layout.MONO8, [])  # noqa: PLR2004  H, W, C.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data.tobytes())
+        path.write_bytes(data)
     except OSError as error:
         raise ImageFileError(path, unwritable_message("it", error, "folder")) from error
 

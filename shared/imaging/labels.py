@@ -161,11 +161,9 @@ def _from_yaml(data: bytes) -> list[tuple[Any, Any]]:
     for index, entry in enumerate(entries):
         if not isinstance(entry, dict) or set(entry) != {"name", "colour"}:
             raise LabelsError(f"class {index} is {reprlib.repr(entry)}: write {{name: …, colour: [r, g, b]}}")
-    return [(entry["name"], _tuple(entry["colour"])) for entry in entries]
-
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
+    return [
+        (entry["name"], tuple(colour) if isinstance(colour := entry["colour"], list) else colour) for entry in entries
+    ]
 
 
 def _from_xml(data: bytes) -> list[tuple[Any, Any]]:

@@ -7,13 +7,9 @@ from shared.errors import SkylaneError
 from shared.imaging.codec import MASK_CODECS, Mask, mask_codec
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE
 
-__all__ = ["MASK_CODECS", "Mask", "MaskCodecError", "decode", "encode"]
+__all__ = ["MASK_CODECS", "Mask", "decode", "encode"]
 
 _UINT8 = np.dtype(np.uint8)  # Comparing a dtype with np.uint8 itself is slow.
-
-
-class MaskCodecError(SkylaneError):
-    """A mask cannot be encoded, or encoded data is not the expected mask."""
 
 
 def encode(mask: Mask, codec: str) -> Buffer:
@@ -21,12 +17,10 @@ def encode(mask: Mask, codec: str) -> Buffer:
 
     Raises:
         UnknownNameError: The codec is unknown.
-        MaskCodecError: The mask has another dtype or shape, or is too large.
+        SkylaneError: The mask has another dtype or shape, or is too large.
     """
     if mask.dtype != _UINT8 or mask.ndim != 2:  # noqa: PLR2004  Rows and columns.
-        raise MaskCodecError(
-            f"mask is {mask.dtype} of shape {mask.shape}: give uint8 class ids of shape height × width"
-        )
+        raise SkylaneError(f"mask is {mask.dtype} of shape {mask.shape}: give uint8 class ids of shape height × width")
     _check_shape(*mask.shape)
     return mask_codec(codec).encode(np.ascontiguousarray(mask))
 
@@ -36,18 +30,16 @@ def decode(data: Buffer, codec: str, shape: tuple[int, int]) -> Mask:
 
     Raises:
         UnknownNameError: The codec is unknown.
-        MaskCodecError: The data is not a mask of this shape.
+        SkylaneError: The data is not a mask of this shape.
     """
     decoder = mask_codec(codec)
     _check_shape(*shape)
     try:
         return decoder.decode(data, *shape)
     except SkylaneError as error:
-        raise MaskCodecError(f"mask of {shape[0]}×{shape[1]}: {error}") from error
+        raise SkylaneError(f"mask of {shape[0]}×{shape[1]}: {error}") from error
 
 
 def _check_shape(height: int, width: int) -> None:
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
-        raise MaskCodecError(
-            f"mask is {height}×{width}: send sides from 1 to {MAX_SIDE} and at most {MAX_PIXELS} pixels"
-        )
+        raise SkylaneError(f"mask is {height}×{width}: send sides from 1 to {MAX_SIDE} and at most {MAX_PIXELS} pixels")

@@ -53,10 +53,6 @@ class UnknownCodecError(SkylaneError):
     """A stream has a codec that is not supported."""
 
 
-class RotationError(SkylaneError):
-    """A picture has a display matrix that is no quarter turn or flip."""
-
-
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """The result for one packet: a picture, or the reason why there is none."""
@@ -322,7 +318,7 @@ def _signs(frame: Any, default: tuple[int, ...]) -> tuple[int, ...]:
     a, b, c, d = signs = tuple(round(each / limit) for each in matrix)
     is_exact = all(abs(each - sign * limit) <= limit * _TOLERANCE for each, sign in zip(matrix, signs, strict=True))
     if not is_exact or (abs(a) + abs(b), abs(a), abs(b)) != (1, abs(d), abs(c)):
-        raise RotationError(
+        raise SkylaneError(
             "its header turns it by an odd angle: only quarter turns are supported, convert it with ffmpeg"
         )
     return signs

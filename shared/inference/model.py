@@ -1,20 +1,24 @@
-"""A loaded model: its manifest, its card, the engine that runs it, its warm-up and its agreement with another one."""
+"""A loaded model: its manifest, card and engine, its warm-up, its agreement with another one, and how it is opened."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from shared.config import ConfigError
 from shared.errors import SkylaneError
+from shared.imaging.image_files import read_image_file
 from shared.imaging.opencv import cv2
 from shared.inference.engine import ClassIds, Engine, Images, Outputs
+from shared.inference.table import ENGINES, EngineEntry, choose_engine, formats_of, local_engines
 from shared.messages.model_card import ModelCard
-from shared.models.manifest import Manifest, Precision
+from shared.models.manifest import MANIFEST_NAME, BatchingSection, Manifest, Placement, Precision
+from shared.models.repository import StoredModel
+from shared.registry import load
 from shared.runtime import memory
 from shared.task import task_named
 from shared.tasks.tensors import differences
@@ -23,18 +27,6 @@ NOT_DETERMINISTIC = "the same image gave two different results: dropout or noise
 
 _NS_IN_MS = 1_000_000
 _MIN_AGREEMENT = 0.999  # Two runs may differ, because threads sum in different orders.
-
-
-class ImagesError(SkylaneError):
-    """Images do not have the shape or type of the model's input."""
-
-
-class OutputError(SkylaneError):
-    """The outputs of a model contradict its manifest."""
-
-
-class InstancesError(SkylaneError):
-    """A model cannot run several batches at the same time."""
 
 
 class OutputType(NamedTuple):
@@ -54,8 +46,8 @@ class Model:
         self._engine = engine
         self._instances: int = getattr(engine, "instances", 1)
         self._notes: tuple[str, ...] = ()
-        self._warnings: tuple[str, ...] = ()
-        self._output_types: Mapping[str, OutputType] = {}
+        self.warnings: tuple[str, ...] = ()  # Problems that the warm-up found, one line each.
+        self.output_types: Mapping[str, OutputType] = {}  # By the names of the outputs; empty before the warm-up.
         self._tuned_sizes: set[int] = set()
         memory.trim()
 
@@ -69,14 +61,14 @@ class Model:
         """Number of batches that run at the same time; the default comes from the engine.
 
         Raises:
-            InstancesError: when set, if the engine can run only one.
+            SkylaneError: when set, if the engine can run only one.
         """
         return self._instances
 
     @instances.setter
     def instances(self, instances: int) -> None:
         if instances > 1 and not self.is_reentrant:
-            raise InstancesError(
+            raise SkylaneError(
                 f"{self.card.name} runs on {self.engine_name}{' in a separate process' if self.pid else ''}, one batch "
                 f"at a time: set instances to 1 instead of {instances}, or start replicas"
             )
@@ -86,16 +78,6 @@ class Model:
     def is_reentrant(self) -> bool:
         """True if several threads may infer at the same time."""
         return getattr(self._engine, "is_reentrant", False)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Problems that the warm-up found, one line each."""
-        return self._warnings
-
-    @property
-    def output_types(self) -> Mapping[str, OutputType]:
-        """The types of the outputs by name; empty before the warm-up."""
-        return self._output_types
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -139,12 +121,12 @@ class Model:
             images: uint8 N×H×W×3 in the layout of the card. N is not limited: larger arrays run in several batches.
 
         Raises:
-            ImagesError: shape or type is wrong.
+            SkylaneError: shape or type is wrong.
             InferenceError: the model failed.
         """
         if images.ndim != 4 or images.shape[1:] != self.input_shape or images.dtype != np.uint8:  # noqa: PLR2004 - N, H, W, C.
             given = "×".join(map(str, images.shape))
-            raise ImagesError(
+            raise SkylaneError(
                 f"{self.card.name} needs uint8 N×{self.card.height}×{self.card.width}×3, got {images.dtype} {given}"
             )
         size = self._engine.batch_size or self.manifest.batching.max_size
@@ -159,7 +141,7 @@ class Model:
         The same number of full batches follow, because an engine tunes itself for each batch size.
 
         Raises:
-            OutputError: the outputs contradict the manifest.
+            SkylaneError: the outputs contradict the manifest.
             InferenceError: the model failed.
         """
         runs = self.manifest.warm_up.runs if runs is None else runs
@@ -184,7 +166,7 @@ class Model:
         if self._instances > 1:
             line += f", {self._instances} batches at a time"
         line += "" if card.trained else ", untrained weights"
-        return "; ".join((line, *self._notes, *(f"WARNING: {each}" for each in self._warnings)))
+        return "; ".join((line, *self._notes, *(f"WARNING: {each}" for each in self.warnings)))
 
     def close(self) -> None:
         """Releases memory and devices."""
@@ -194,9 +176,7 @@ class Model:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, batch: Images) -> Outputs:
@@ -216,9 +196,9 @@ class Model:
             outputs = self._run(images)
             took_ms.append((perf_counter_ns() - start_ns) / _NS_IN_MS)
             if last and agreement(self.manifest, last, outputs) < _MIN_AGREEMENT:
-                self._warnings = (NOT_DETERMINISTIC,)
+                self.warnings = (NOT_DETERMINISTIC,)
             self._check(outputs, size)
-            self._output_types = {
+            self.output_types = {
                 name: OutputType(values.dtype.name, values.shape[1:]) for name, values in outputs.items()
             }
             last = outputs
@@ -228,18 +208,18 @@ class Model:
         """Checks the outputs for `size` images.
 
         Raises:
-            OutputError: an output does not have `size` rows, or a mask has a class without a name.
+            SkylaneError: an output does not have `size` rows, or a mask has a class without a name.
         """
         for name, values in outputs.items():
             if values.ndim == 0 or len(values) != size:
                 given = "×".join(map(str, values.shape)) or "a single number"
-                raise OutputError(
+                raise SkylaneError(
                     f"{self.card.name}: output {name!r} is {given} for {size} images: its first dimension must be {size}"
                 )
         named = len(self.manifest.labels)
         highest = int(outputs["mask"].max()) if "mask" in outputs else -1
         if named and highest >= named:
-            raise OutputError(
+            raise SkylaneError(
                 f"{self.card.name} answers class {highest}, but names only {named}: name all classes in labels"
             )
 
@@ -305,10 +285,70 @@ def warmup_images(height: int, width: int, count: int) -> Images:
 def _streets() -> list[Images]:
     paths = sorted(_STREETS.glob("*.jpg"))
     assert paths, f"{_STREETS} has no images: the package is incomplete"
-    return [_read(path) for path in paths]
+    return [read_image_file(path) for path in paths]
 
 
-def _read(path: Path) -> Images:
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
-    assert image is not None, f"{path} cannot be read: the package is damaged"
-    return np.ascontiguousarray(image[..., ::-1], np.uint8)
+OpenEngine = Callable[[str, Path, Manifest], Engine]  # A key of the table of engines, the model file, its manifest.
+
+
+def open_stored(
+    stored: StoredModel,
+    engines: Mapping[str, EngineEntry],
+    open_engine: OpenEngine,
+    *,
+    engine: str | None = None,
+    max_batch: int | None = None,
+) -> Model:
+    """Checks the file of a model and opens it on one of `engines`, without warm-up.
+
+    Args:
+        stored: The model.
+        engines: The engines to choose from.
+        open_engine: Opens the chosen engine.
+        engine: The engine; None for the default of the format.
+        max_batch: The largest batch, instead of the manifest's.
+
+    Raises:
+        ConfigError: the manifest names an unknown format, or an engine that cannot read it.
+        EngineError: the file cannot be run as the manifest describes.
+        DeviceError: the device does not exist.
+        SkylaneError: the engine does not read the format, or see `StoredModel.card` and `StoredModel.file`.
+    """
+    chosen = _chosen(stored, engines, engine)
+    card, path = stored.card(), stored.file()
+    manifest = stored.manifest.with_labels(card.labels)  # The warm-up checks the classes against the labels.
+    if max_batch is not None:
+        manifest = manifest.model_copy(update={"batching": BatchingSection(max_size=max_batch)})
+    opened = open_engine(chosen, path, manifest)
+    try:
+        stored.check_hash(path)  # The file may have been replaced while it was being opened.
+    except SkylaneError:
+        opened.close()
+        raise
+    return Model(manifest, card, opened)
+
+
+def open_local(stored: StoredModel, placement: Placement) -> Model:
+    """Opens a model on an engine that a vehicle can use; see `open_stored`.
+
+    Raises:
+        MissingExtraError: the library of the engine is not installed.
+    """
+
+    def open_engine(name: str, path: Path, manifest: Manifest) -> Engine:
+        opened: Engine = load("engine", ENGINES, name)(path, manifest, placement)
+        return opened
+
+    return open_stored(stored, local_engines(stored.manifest.engine), open_engine)
+
+
+def _chosen(stored: StoredModel, engines: Mapping[str, EngineEntry], engine: str | None) -> str:
+    form = stored.manifest.format
+    try:
+        return choose_engine(engines, form, engine)
+    except SkylaneError as error:
+        if form not in formats_of(engines):
+            raise ConfigError(stored.folder / MANIFEST_NAME, str(error), "format") from error
+        if engine == stored.manifest.engine:
+            raise ConfigError(stored.folder / MANIFEST_NAME, str(error), "engine") from error
+        raise

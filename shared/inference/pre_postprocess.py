@@ -27,6 +27,7 @@ from shared.models.manifest import (
     Precision,
 )
 from shared.sanitize import printable
+from shared.task import calibrated_sigmoid, calibrated_softmax
 
 Shape = Sequence[int | None]  # None stands for a dimension of any size.
 
@@ -278,7 +279,7 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
             with np.errstate(over="ignore", invalid="ignore"):  # Boxes of noise; no such box is in the frame.
                 return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
         case OutputKind.LOGITS:
-            return (_sigmoid if manifest.has_boxes else _softmax)(_floats(values))
+            return (calibrated_sigmoid if manifest.has_boxes else calibrated_softmax)(values, 1.0)
     return _floats(values)
 
 
@@ -359,16 +360,6 @@ def _nearest(coarse: int, fine: int) -> npt.NDArray[np.intp]:
 
 def _floats(values: Array) -> Array:
     return values.astype(np.float32, copy=False)
-
-
-def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def _sigmoid(logits: Array) -> Array:
-    """Computes the sigmoid by tanh, which unlike exp cannot overflow."""
-    return np.asarray(0.5 * np.tanh(0.5 * logits) + 0.5, np.float32)
 
 
 def _fits(shape: Shape, expected: Shape) -> bool:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.compression import Buffer
-from shared.messages.msgpack_reader import MessageError, Name, Nanoseconds
+from shared.messages.msgpack_reader import Name, Nanoseconds
 from shared.messages.schema import Schema
 from shared.messages.topics import NAME
 
@@ -34,30 +33,7 @@ class Echo(Probe):
     node: _Node  # Process that owns the worker clock.
 
 
-_PROBES, _ECHOES = Schema(Probe), Schema(Echo)
-
-
-def pack_probe(probe: Probe) -> bytes:
-    """Encodes a probe."""
-    return _PROBES.write(probe)
-
-
-def unpack_probe(payload: Buffer) -> Probe:
-    """Decodes a probe; raises a MessageError if it is invalid."""
-    return _PROBES.read(_checked(payload))
-
-
-def pack_echo(echo: Echo) -> bytes:
-    """Encodes an echo."""
-    return _ECHOES.write(echo)
-
-
-def unpack_echo(payload: Buffer) -> Echo:
-    """Decodes an echo; raises a MessageError if it is invalid."""
-    return _ECHOES.read(_checked(payload))
-
-
-def _checked(payload: Buffer) -> Buffer:
-    if len(payload) > MAX_PROBE_BYTES:
-        raise MessageError(f"a probe or echo of {len(payload)} bytes is over the limit of {MAX_PROBE_BYTES}")
-    return payload
+_PROBES = Schema(Probe, noun="a probe or echo", max_bytes=MAX_PROBE_BYTES)
+_ECHOES = Schema(Echo, noun="a probe or echo", max_bytes=MAX_PROBE_BYTES)
+pack_probe, unpack_probe = _PROBES.write, _PROBES.read
+pack_echo, unpack_echo = _ECHOES.write, _ECHOES.read

@@ -93,7 +93,8 @@ class ControlError(MessageError):
 
 
 _MODELS = frozenset((Verb.METADATA, Verb.LOAD, Verb.UNLOAD))  # Verbs that need the name of a model.
-_SENDERS, _REQUESTS = Schema(_Sender), Schema(ControlRequest, optional=("version",))
+_SENDERS = Schema(_Sender, noun="a request", max_bytes=MAX_REQUEST_BYTES)
+_REQUESTS = Schema(ControlRequest, optional=("version",))
 _REPLIES = Schema(ControlReply, optional=("card", "took_ms"), max_items=MAX_LABELS)
 
 
@@ -111,8 +112,6 @@ def unpack_request(payload: Buffer, verb: str) -> ControlRequest:
     Raises:
         ControlError: The verb is unknown, or a field is missing, of a wrong type or out of range.
     """
-    if len(payload) > MAX_REQUEST_BYTES:
-        raise ControlError(f"a request of {len(payload)} bytes is over the limit of {MAX_REQUEST_BYTES}", None)
     reply_to = None
     try:
         sender = _SENDERS.read(payload)

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from shared.compression import Buffer
-from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, Milliseconds, Name
+from shared.messages.msgpack_reader import MAX_ITEMS, Milliseconds, Name
 from shared.messages.schema import Schema
 
 MAX_REPORT_BYTES = 1 << 16  # Enough for 256 models with the longest names; vehicles keep one report per worker.
@@ -31,16 +30,5 @@ class LoadReport(Struct, frozen=True):
     models: Annotated[Mapping[Name, WorkerLoad], Meta(max_length=MAX_ITEMS)]
 
 
-_REPORTS = Schema(LoadReport)
-
-
-def pack_load(report: LoadReport) -> bytes:
-    """Encodes a load report."""
-    return _REPORTS.write(report)
-
-
-def unpack_load(payload: Buffer) -> LoadReport:
-    """Decodes a load report; raises a MessageError if it is invalid."""
-    if len(payload) > MAX_REPORT_BYTES:
-        raise MessageError(f"a load report of {len(payload)} bytes is over the limit of {MAX_REPORT_BYTES}")
-    return _REPORTS.read(payload)
+_REPORTS = Schema(LoadReport, noun="a load report", max_bytes=MAX_REPORT_BYTES)
+pack_load, unpack_load = _REPORTS.write, _REPORTS.read

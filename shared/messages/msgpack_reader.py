@@ -45,19 +45,28 @@ class MessageError(SkylaneError):
         super().__init__(message)
 
 
-def unpack_map(payload: Buffer, *, max_containers: int = _MAX_CONTAINERS, max_items: int = MAX_ITEMS) -> dict[Any, Any]:
+def unpack_map(
+    payload: Buffer,
+    *,
+    noun: str = "a message",
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    max_containers: int = _MAX_CONTAINERS,
+    max_items: int = MAX_ITEMS,
+) -> dict[Any, Any]:
     """Decodes a message and checks its size and version.
 
     Args:
         payload: The encoded message.
+        noun: The kind of message, for the error.
+        max_bytes: Limit of the payload.
         max_containers: Limit of lists and maps in the whole message.
         max_items: Limit of entries in each list or map.
 
     Raises:
         MessageError: The payload exceeds a limit, is not a MessagePack map or has another version.
     """
-    if len(payload) > MAX_MESSAGE_BYTES:
-        raise MessageError(f"a message of {len(payload)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
+    if len(payload) > max_bytes:
+        raise MessageError(f"{noun} of {len(payload)} bytes is over the limit of {max_bytes}")
     # Each container takes at least one byte, so a short payload needs no (slow) counting.
     count = _ContainerLimit(max_containers) if len(payload) > max_containers else None
     try:

@@ -9,7 +9,7 @@ from msgspec import Meta
 from shared.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.model_card import ModelCard, check_card
-from shared.messages.msgpack_reader import MessageError, Name
+from shared.messages.msgpack_reader import Name
 from shared.messages.schema import Schema
 
 MAX_AGE_MS = 1 << 53
@@ -41,18 +41,19 @@ class NodeStatus:
     rival: Name | None = None  # Session of another process that uses the same name.
 
 
-_STATUSES = Schema(NodeStatus, optional=("age_ms", "rival"), max_containers=_MAX_CONTAINERS, max_items=MAX_LABELS)
-
-
-def pack_status(status: NodeStatus) -> bytes:
-    """Encodes a status."""
-    return _STATUSES.write(status)
+_STATUSES = Schema(
+    NodeStatus,
+    optional=("age_ms", "rival"),
+    noun="a status",
+    max_bytes=MAX_STATUS_BYTES,
+    max_containers=_MAX_CONTAINERS,
+    max_items=MAX_LABELS,
+)
+pack_status = _STATUSES.write
 
 
 def unpack_status(payload: Buffer) -> NodeStatus:
     """Decodes a status; raises a MessageError if it or one of its cards is invalid."""
-    if len(payload) > MAX_STATUS_BYTES:
-        raise MessageError(f"a status of {len(payload)} bytes is over the limit of {MAX_STATUS_BYTES}")
     status = _STATUSES.read(payload)
     for card in status.cards:
         check_card(card)

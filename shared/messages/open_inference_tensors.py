@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.compression import Buffer
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
+from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked, little_endian, objects
 
 BYTES = "BYTES"
 MAX_STRINGS = 4096  # Strings of one tensor: an empty one takes 4 bytes on the wire and 200 in memory.
@@ -37,7 +37,7 @@ _FIELD_DTYPES = {  # The dtype of the elements of each field of `contents`.
     "fp32_contents": "float32",
     "fp64_contents": "float64",
 }
-_DATATYPES = {dtype: datatype for datatype, (dtype, _) in _DTYPES.items()}
+_DATATYPES = {dtype: datatype for datatype, (dtype, _) in _DTYPES.items()} | dict.fromkeys(("bytes", "object"), BYTES)
 _LENGTH = struct.Struct("<I")  # Precedes each string.
 
 
@@ -47,18 +47,13 @@ def dtype_name(datatype: str) -> str | None:
 
 
 def datatype_name(dtype: str) -> str | None:
-    """Returns the datatype of a NumPy dtype: BYTES for "bytes", None if the protocol has none."""
-    return BYTES if dtype == "bytes" else _DATATYPES.get(dtype)
+    """Returns the datatype of a NumPy dtype: BYTES for "bytes" or "object", None if the protocol has none."""
+    return _DATATYPES.get(dtype)
 
 
 def datatype_of(array: npt.NDArray[Any]) -> str:
     """Returns the datatype of an array: BYTES for an array of `bytes` objects."""
-    return BYTES if array.dtype == object else _DATATYPES[array.dtype.name]
-
-
-def is_supported(array: npt.NDArray[Any]) -> bool:
-    """Returns whether the protocol has a datatype for a numeric array."""
-    return datatype_name(array.dtype.name) is not None
+    return _DATATYPES[array.dtype.name]
 
 
 def string_header(text: Buffer) -> bytes:
@@ -70,7 +65,7 @@ def to_raw(array: npt.NDArray[Any]) -> bytes:
     """Encodes an array in raw form: numbers in C order, little-endian; each string with a four-byte length prefix."""
     if array.dtype == object:
         return b"".join(part for text in array.ravel() for part in (string_header(text), text))
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    return bytes(little_endian(array))
 
 
 def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[Any]:
@@ -83,7 +78,7 @@ def from_raw(raw: Buffer, datatype: str, shape: Sequence[int]) -> npt.NDArray[An
     """
     dtype, count = check_shape(datatype, shape)
     if dtype == "bytes":
-        return _objects([bytes(each) for each in strings(raw, count)], shape)
+        return objects([bytes(each) for each in strings(raw, count)], shape)
     size = count * np.dtype(dtype).itemsize
     if len(raw) != size:
         raise TensorsError(f"{datatype} of shape {list(shape)} takes {size} bytes, not {len(raw)}: send them all")
@@ -105,7 +100,7 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
     values = getattr(contents, field)
     check_count(field, len(values), count, shape)
     if dtype == "bytes":
-        return _objects(list(values), shape)
+        return objects(list(values), shape)
     given = np.fromiter(values, _FIELD_DTYPES[field], count)  # Faster than np.asarray, which builds a list first.
     return cast_checked(given, dtype).reshape(shape)
 
@@ -164,9 +159,3 @@ def strings(raw: Buffer, count: int) -> list[memoryview]:
     if start != len(view):
         raise TensorsError(f"BYTES hold more than {count} strings: give their shape")
     return found
-
-
-def _objects(values: Sequence[bytes], shape: Sequence[int]) -> npt.NDArray[Any]:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found.reshape(shape)

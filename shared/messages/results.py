@@ -14,10 +14,6 @@ from shared.imaging.mask_codecs import Mask
 MAX_DETECTIONS = 1000
 
 
-class ResultError(SkylaneError):
-    """A result cannot be encoded, or encoded data is not a valid result."""
-
-
 @dataclass(frozen=True, slots=True)
 class Classification:
     """The classes of a frame, most probable first."""
@@ -58,26 +54,26 @@ class ModelResult:
 def array_of(
     arrays: Mapping[str, npt.NDArray[Any]], name: str, dtype: str, row_shape: tuple[int, ...] = ()
 ) -> npt.NDArray[Any]:
-    """Returns the named array; raises a ResultError unless it has the dtype and N rows of `row_shape`."""
+    """Returns the named array; raises a SkylaneError unless it has the dtype and N rows of `row_shape`."""
     array = arrays.get(name)
     if array is None or array.dtype.name != dtype or array.ndim != 1 + len(row_shape) or array.shape[1:] != row_shape:
         given = "missing" if array is None else f"{array.dtype.name} of shape {list(array.shape)}"
-        raise ResultError(f"{name} is {given}: send {dtype} of shape {['N', *row_shape]}")
+        raise SkylaneError(f"{name} is {given}: send {dtype} of shape {['N', *row_shape]}")
     return array
 
 
 def check_class(highest: int, labels: int) -> None:
-    """Checks the highest class id of a result against the number of labels of its model; raises a ResultError."""
+    """Checks the highest class id of a result against the number of labels of its model; raises a SkylaneError."""
     if highest >= labels:
-        raise ResultError(f"class id {highest} is over {labels - 1}: the model has {labels} labels")
+        raise SkylaneError(f"class id {highest} is over {labels - 1}: the model has {labels} labels")
 
 
 def check_scored(class_ids: npt.NDArray[Any], scores: npt.NDArray[Any], max_count: int, labels: int) -> None:
-    """Checks that each class has a score, the highest first, and is one of the labels; raises a ResultError."""
+    """Checks that each class has a score, the highest first, and is one of the labels; raises a SkylaneError."""
     if len(class_ids) != len(scores) or len(scores) > max_count:
-        raise ResultError(
+        raise SkylaneError(
             f"{len(class_ids)} classes with {len(scores)} scores: send one score each, at most {max_count}"
         )
     check_class(int(class_ids.max(initial=0)), labels)
     if not (np.isfinite(scores).all() and (np.diff(scores) <= 0).all()):
-        raise ResultError("a score is not finite, or larger than the one before: send the highest first")
+        raise SkylaneError("a score is not finite, or larger than the one before: send the highest first")

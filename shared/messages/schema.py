@@ -28,7 +28,7 @@ _PATH_STEP = re.compile(r"[0-9]+|\w+|\.{3}", re.ASCII)  # msgspec writes three d
 class Schema(Generic[MessageT]):
     """Decodes and encodes messages of one type: a map of its fields, and the version `v`."""
 
-    def __init__(self, kind: type[MessageT], *, optional: tuple[str, ...] = (), **limits: int) -> None:
+    def __init__(self, kind: type[MessageT], *, optional: tuple[str, ...] = (), **limits: Any) -> None:
         """`optional` names the keys that a sender may leave out; `limits` are those of `unpack_map`."""
         self._kind = kind
         self._limits = limits

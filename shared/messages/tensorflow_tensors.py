@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.compression import Buffer
 from shared.messages.protobuf import message_class
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked
+from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked, little_endian, objects
 
 _DTYPES = {  # TensorFlow's DataType number: NumPy's name, and the field of values that are not in `tensor_content`.
     1: ("float32", "float_val"),
@@ -55,11 +54,6 @@ def dtype_number(dtype: str) -> int | None:
     return _NUMBERS.get(dtype)
 
 
-def content(array: npt.NDArray[Any]) -> Buffer:
-    """Returns the `tensor_content` of a numeric array; not copied if it is little-endian and in C order."""
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
-
-
 def extend_values(proto: Any, array: npt.NDArray[Any], before_block: Callable[[int], object]) -> None:
     """Appends numbers to the value field of their type (`float_val` etc.), as in the replies of TensorFlow Serving.
 
@@ -89,7 +83,7 @@ def to_tensor_proto(array: npt.NDArray[Any], proto: Any = None) -> Any:
         proto.string_val.extend(array.ravel())
         return proto
     proto.dtype = _NUMBERS[array.dtype.name]
-    proto.tensor_content = bytes(content(array))
+    proto.tensor_content = bytes(little_endian(array))
     return proto
 
 
@@ -116,7 +110,9 @@ def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
     if item_bytes * prod(max(side, 1) for side in shape) > MAX_BYTES:
         raise TensorsError(f"shape {list(shape)} of {dtype} takes more than {MAX_BYTES} bytes: send less")
     if dtype == "bytes":
-        return _strings(proto, count).reshape(shape)
+        if len(proto.string_val) != count:
+            raise TensorsError(f"has {len(proto.string_val)} strings, its shape {count}: send that many")
+        return objects(list(proto.string_val), shape)
     if proto.tensor_content:
         if len(proto.tensor_content) != size:
             raise TensorsError(
@@ -137,11 +133,3 @@ def _field_values(proto: Any, dtype: str, count: int) -> npt.NDArray[Any]:
     given = np.fromiter(values, _FIELD_DTYPES[name], len(values))
     numbers = cast_checked(given, "uint16").view(np.float16) if dtype == "float16" else cast_checked(given, dtype)
     return np.pad(numbers, (0, count - len(numbers)), "edge") if len(numbers) < count else numbers
-
-
-def _strings(proto: Any, count: int) -> npt.NDArray[Any]:
-    if len(proto.string_val) != count:
-        raise TensorsError(f"has {len(proto.string_val)} strings, its shape {count}: send that many")
-    found = np.empty(count, object)
-    found[:] = list(proto.string_val)
-    return found

@@ -1,6 +1,6 @@
 """Lossless encoding of named arrays as a MessagePack map; all sizes are checked before memory is allocated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -82,6 +82,18 @@ def cast_checked(array: Array, dtype: str) -> Array:
     return array.astype(dtype)
 
 
+def little_endian(array: Array) -> memoryview:
+    """Returns the bytes of a numeric array; not copied if it is little-endian and in C order."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+
+
+def objects(values: Sequence[bytes], shape: Sequence[int]) -> Array:
+    """Returns an array of `bytes` objects."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found.reshape(shape)
+
+
 class _EncodedArray(NamedTuple):
     """An array that is still compressed."""
 
@@ -129,9 +141,7 @@ def _to_wire(name: str, array: Array, compress: Callable[[Buffer], Buffer]) -> l
             f"array {name!r} is {array.dtype.name} with {array.ndim} dimensions, supported are {', '.join(DTYPES)} with up "
             f"to {MAX_DIMENSIONS}: have the model cast it"
         )
-    little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    data = little.reshape(-1).view(np.uint8).data
-    return [validate_name("array", name), array.dtype.name, list(array.shape), compress(data)]
+    return [validate_name("array", name), array.dtype.name, list(array.shape), compress(little_endian(array))]
 
 
 def _check_total(total: int) -> None:

@@ -1,7 +1,6 @@
 """All MQTT topics of the protocol, with their quality of service, and the names allowed in them."""
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -10,8 +9,6 @@ from shared.errors import SkylaneError
 
 PREFIX = "skylane/v1"
 GROUP = "skylane"  # Shared-subscription group of all workers of a deployment.
-
-_CACHED_TOPICS = 1024
 
 ROLES = ("worker", "operator")  # Common names of their certificates; at the broker, no vehicle can have such a name.
 
@@ -33,7 +30,7 @@ class TopicKind(NamedTuple):
 
     def of(self, **names: str) -> str:
         """Returns the full topic; validates every name."""
-        return _topic(self.pattern, *names.items())
+        return f"{PREFIX}/{self.pattern.format(**{key: validate_name(key, name) for key, name in names.items()})}"
 
     def filter(self, **names: str) -> str:
         """Returns a subscription filter; names not given become the wildcard `+`."""
@@ -43,19 +40,9 @@ class TopicKind(NamedTuple):
 
     def names_in(self, topic: str) -> dict[str, str] | None:
         """Returns the names in a topic, or None if the topic does not match the pattern."""
-        match = _expression(self.pattern).fullmatch(topic)
+        named = re.sub(r"{(\w+)}", rf"(?P<\1>{NAME.pattern})", self.pattern)
+        match = re.fullmatch(f"{PREFIX}/{named}", topic)
         return match.groupdict() if match else None
-
-
-@lru_cache(maxsize=_CACHED_TOPICS)
-def _topic(pattern: str, *names: tuple[str, str]) -> str:
-    return f"{PREFIX}/{pattern.format(**{key: validate_name(key, name) for key, name in names})}"
-
-
-@lru_cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    named = re.sub(r"{(\w+)}", rf"(?P<\1>{NAME.pattern})", pattern)
-    return re.compile(f"{PREFIX}/{named}")
 
 
 FRAMES = TopicKind("frames/{model}/{vehicle}/{camera}", qos=1)

@@ -1,4 +1,4 @@
 """Models of the repository: manifest, files and their hashes.
 
-Start with `repository`, which finds a model. `shared.inference.opening` makes a `Model` of it.
+Start with `repository`, which finds a model. `shared.inference.model` makes a `Model` of it.
 """

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from shared.config import Section
+from shared.config import Section, parsed_by
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
-from shared.network.endpoint import Endpoint, EndpointError
+from shared.network.endpoint import Endpoint
 from shared.task import CONFIDENCE_HEAD, DEFAULT_TASK, TASKS, task_named
 
 
@@ -190,17 +190,10 @@ class LabelSection(Section):
     colour: Colour
 
 
-def _endpoint(address: str) -> str:
-    try:
-        return str(Endpoint.parse(address))
-    except EndpointError as error:
-        raise ValueError(str(error)) from error
-
-
 class RemoteSection(Section):
     """A model on another server, called over gRPC. Environment variables set TLS and a token (docs/guides/engines.md)."""
 
-    address: Annotated[str, AfterValidator(_endpoint)]  # HOST:PORT
+    address: Annotated[str, parsed_by(lambda text: str(Endpoint.parse(text)))]  # HOST:PORT
     model: str = Field(min_length=1, max_length=256)  # Its name on the server.
     version: Version | None = None  # None: chosen by the server.
     timeout_ms: float = Field(default=10_000, gt=0, le=600_000)  # Round trip of a batch.

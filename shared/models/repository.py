@@ -22,10 +22,6 @@ MODELS_VARIABLE = "SKYLANE_MODELS"  # Environment variable with the path of anot
 _VERSION = re.compile(VERSION_NAME)
 
 
-class RepositoryError(SkylaneError):
-    """The repository or a model file in it is missing or invalid."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoredModel:
     """A version of a model in the repository, with its validated manifest."""
@@ -82,15 +78,13 @@ class StoredModel:
         """Returns the path of the model file after checking its hash; for a remote model, the manifest.
 
         Raises:
-            RepositoryError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
+            SkylaneError: it is missing, leads outside the model's folder, or has another hash than in the manifest.
         """
         path = self.folder / self.manifest.file
         if not resolved(path).is_relative_to(resolved(self.folder)):
-            raise RepositoryError(f"{path} leads outside the model's folder: put the file into it")
+            raise SkylaneError(f"{path} leads outside the model's folder: put the file into it")
         if not os.path.lexists(path):
-            raise RepositoryError(
-                f"{path} is missing: build it with `skylane model build {self.name}`, or copy it there"
-            )
+            raise SkylaneError(f"{path} is missing: build it with `skylane model build {self.name}`, or copy it there")
         self.check_hash(path)
         return path
 
@@ -98,7 +92,7 @@ class StoredModel:
         """Compares the hash of the model file `path` with the manifest's.
 
         Raises:
-            RepositoryError: the file is unreadable, or has another hash.
+            SkylaneError: the file is unreadable, or has another hash.
         """
         manifest = self.manifest
         if manifest.remote is not None:
@@ -106,9 +100,9 @@ class StoredModel:
         try:
             found = tree_sha256(path)
         except OSError as error:
-            raise RepositoryError(f"{error.filename} cannot be read ({error.strerror})") from error
+            raise SkylaneError(f"{error.filename} cannot be read ({error.strerror})") from error
         if found != manifest.sha256:
-            raise RepositoryError(
+            raise SkylaneError(
                 f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
                 "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`"
             )
@@ -141,13 +135,13 @@ class Repository:
         """Returns the names of the models, sorted.
 
         Raises:
-            RepositoryError: the folder is unreadable.
+            SkylaneError: the folder is unreadable.
         """
         try:
             roots = [root for root in self._roots if root.is_dir()] or [self.root]
             folders = [folder for root in roots for folder in root.iterdir()]
         except OSError as error:
-            raise RepositoryError(
+            raise SkylaneError(
                 f"model repository {error.filename} cannot be read ({error.strerror}): give --models or {MODELS_VARIABLE}"
             ) from error
         return tuple(sorted({folder.name for folder in folders if _is_model(folder)}))
@@ -159,7 +153,7 @@ class Repository:
 
         Raises:
             UnknownNameError: the model does not exist; the message suggests similar names.
-            RepositoryError: its folder is a link that leads outside the repository.
+            SkylaneError: its folder is a link that leads outside the repository.
         """
         names = self.names()
         if name not in names:
@@ -171,7 +165,7 @@ class Repository:
                 return (self._manifest(root / name / MANIFEST_NAME).version,)
             return tuple(folder.name for folder in _version_folders(root / name))
         except OSError as error:
-            raise RepositoryError(f"{error.filename} cannot be read ({error.strerror}): make it readable") from error
+            raise SkylaneError(f"{error.filename} cannot be read ({error.strerror}): make it readable") from error
 
     def find(self, name: str, version: str | None = None) -> StoredModel:
         """Returns a version of a model, by default the highest one.
@@ -179,7 +173,7 @@ class Repository:
         Raises:
             UnknownNameError: the model or version does not exist; the message suggests similar names.
             ConfigError: the manifest is invalid; the message has the file, the key and a remedy.
-            RepositoryError: the folder is a link that leads outside the repository.
+            SkylaneError: the folder is a link that leads outside the repository.
         """
         versions = self.versions(name)
         if version is not None and version not in versions:
@@ -246,7 +240,7 @@ class Repository:
 
 def _check_inside(folder: Path, root: Path) -> None:
     if not resolved(folder).is_relative_to(resolved(root)):
-        raise RepositoryError(f"{folder} leads outside the repository: copy the model into it")
+        raise SkylaneError(f"{folder} leads outside the repository: copy the model into it")
 
 
 def version_rank(version: str) -> tuple[bool, tuple[int, ...], str]:

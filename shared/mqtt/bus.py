@@ -1,17 +1,11 @@
-"""The publish/subscribe contract between nodes, and an in-memory implementation for tests and benches."""
+"""The publish/subscribe contract between nodes, and the one of a worker without a broker."""
 
-import queue
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Protocol, Self
+from typing import Protocol
 
-from shared import clock
 from shared.compression import Buffer
 
-_CACHE_SIZE = 1024  # Pairs of filter and topic whose match is cached.
-_LONGEST_CACHED_TOPIC = 512  # Characters. MQTT allows 65,535, which would make the cache large.
 LINK_JAMMED = "link_jammed"
 """`Ack.reason` of a publication that the bus refused because too many await the broker's acknowledgement."""
 
@@ -104,91 +98,32 @@ class Bus(Protocol):
         """Sends what is queued, as far as the link allows, and disconnects."""
 
 
-class MemoryBus:
-    """A broker and its clients in one process, with retained messages, wildcards and one delivery thread."""
+class NoBus:
+    """The bus of a worker without a broker: what it publishes reaches nobody, and it receives nothing."""
 
     supports_shared_subscriptions = False
     is_connected = True
     max_payload_bytes = 1 << 28
+    payload_limit_reason = "there is no broker"
+    last_received_ns = 0
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._subscriptions: list[tuple[str, Handler]] = []
-        self._retained: dict[str, bytes] = {}
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.last_received_ns = clock.now_ns()
-        self._thread = threading.Thread(target=self._deliver, name="memory-bus", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def payload_limit_reason(self) -> str:
+    def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:
         """See Bus."""
-        return f"the broker takes {self.max_payload_bytes}"
-
-    def subscribe(self, topic_filter: str, qos: int, handler: Handler) -> None:  # noqa: ARG002 (memory loses no message)
-        """See Bus."""
-        with self._lock:
-            self._subscriptions.append((topic_filter, handler))
-            retained = [item for item in self._retained.items() if matches(topic_filter, item[0])]
-        for topic, payload in retained:
-            self._enqueue(handler, topic, payload, Properties(), retained=True)
 
     def unsubscribe(self, topic_filter: str) -> None:
         """See Bus."""
-        with self._lock:
-            self._subscriptions = [item for item in self._subscriptions if item[0] != topic_filter]
 
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        qos: int,  # noqa: ARG002 (memory loses no message)
-        retained: bool = False,
-        properties: Properties | None = None,
-        acknowledged: AckHandler | None = None,
-    ) -> None:
+    def publish(self, *_: object, acknowledged: AckHandler | None = None, **_options: object) -> None:
         """See Bus."""
-        with self._lock:
-            if retained and payload:
-                self._retained[topic] = payload
-            elif retained:
-                self._retained.pop(topic, None)
-            handlers = [handler for topic_filter, handler in self._subscriptions if matches(topic_filter, topic)]
-        for handler in handlers:
-            self._enqueue(handler, topic, payload, properties or Properties())
         if acknowledged:
-            self._queue.put(lambda: acknowledged(Ack(accepted=True, no_subscriber=not handlers)))
+            acknowledged(Ack(accepted=True, no_subscriber=True))
 
     def close(self) -> None:
         """See Bus."""
-        self._queue.put(None)
-        self._thread.join()
-
-    def _enqueue(
-        self, handler: Handler, topic: str, payload: bytes, properties: Properties, *, retained: bool = False
-    ) -> None:
-        self._queue.put(lambda: handler(Delivery(topic, payload, clock.now_ns(), properties, retained)))
-
-    def _deliver(self) -> None:
-        while (step := self._queue.get()) is not None:
-            self.last_received_ns = clock.now_ns()
-            step()
 
 
 def matches(topic_filter: str, topic: str) -> bool:
     """Returns whether a topic matches an MQTT filter, which may have `+`, `#` and a `$share/<group>/` prefix."""
-    return (_matches if len(topic) <= _LONGEST_CACHED_TOPIC else _matches.__wrapped__)(topic_filter, topic)
-
-
-@lru_cache(maxsize=_CACHE_SIZE)
-def _matches(topic_filter: str, topic: str) -> bool:
     if topic_filter.startswith("$share/"):
         topic_filter = topic_filter.split("/", 2)[2]
     patterns, levels = topic_filter.split("/"), topic.split("/")

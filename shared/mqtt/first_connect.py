@@ -4,6 +4,7 @@ import queue
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from paho.mqtt.enums import MQTTProtocolVersion
 
@@ -15,35 +16,20 @@ from shared.network.tls import describe_tls_error, probe_rejection, speaks_tls
 _LONGEST_WAIT_S = 1.0
 
 
-class BrokerUnreachableError(SkylaneError):
-    """No broker answered in time."""
-
-
-class BrokerRefusedError(SkylaneError):
-    """A broker answered and refused the connection."""
-
-
 class ConnectReply:
     """The result of one connection attempt; the network thread sets it and the connecting thread waits for it."""
 
     def __init__(self) -> None:
-        self._results: queue.SimpleQueue[tuple[int, str] | None] = queue.SimpleQueue()
-        self._is_set = False
+        self._results: queue.Queue[tuple[int, str] | None] = queue.Queue(maxsize=1)
 
-    def accepted(self) -> None:
-        """Records that the broker accepted the connection."""
-        self._set(None)
-
-    def refused(self, code: int, text: str) -> None:
-        """Records that the broker refused with an MQTT 5 reason code."""
-        self._set((code, text))
+    def set(self, code: int, text: str = "") -> None:
+        """Records an MQTT 5 reason code, 0 if the broker accepted; after the first call, it has no effect."""
+        with suppress(queue.Full):
+            self._results.put_nowait((code, text) if code else None)
 
     def disconnected(self) -> None:
-        """Records that the broker closed the connection without a reply, as one without MQTT 5 may do.
-
-        Has no effect after a reply.
-        """
-        self._set((_UNSPECIFIED, _CLOSED))
+        """Records that the broker closed the connection without a reply, as one without MQTT 5 may do."""
+        self.set(_UNSPECIFIED, _CLOSED)
 
     def wait(self, timeout_s: float) -> tuple[int, str] | None:
         """Returns None if the broker accepted, else the reason code (0: a network error) and its text."""
@@ -52,105 +38,100 @@ class ConnectReply:
         except queue.Empty:
             return (_NO_REPLY, "it accepted the TCP connection but sent no reply")
 
-    def _set(self, result: tuple[int, str] | None) -> None:
-        if not self._is_set:  # Needs no lock: only the network thread sets results.
-            self._is_set = True
-            self._results.put(result)
 
+def connect(
+    address: Address,
+    client_id: str,
+    timeout_s: float,
+    *,
+    create_client: Callable[[MQTTProtocolVersion], MonitoredClient],
+    connack_timeout_s: float,
+    create_context: Callable[[], ssl.SSLContext] | None,
+    certificates: Certificates | None,
+    on_waiting: Callable[[str], None],
+) -> MonitoredClient:
+    """Tries a broker until it accepts; speaks MQTT 5, or 3.1.1 if the broker does not know MQTT 5.
 
-class FirstConnect:
-    """Tries a broker until it accepts; speaks MQTT 5, or 3.1.1 if the broker does not know MQTT 5."""
+    Args:
+        address: The broker.
+        client_id: The name of this client in error messages.
+        timeout_s: Time for all attempts.
+        create_client: Returns a client that is not connected.
+        connack_timeout_s: Time for the reply to one attempt.
+        create_context: Returns the TLS context; None: no TLS.
+        certificates: The files that error messages name.
+        on_waiting: Called with the reason after a failed attempt.
 
-    def __init__(
-        self,
-        address: Address,
-        client_id: str,
-        *,
-        create_client: Callable[[MQTTProtocolVersion], MonitoredClient],
-        connack_timeout_s: float,
-        create_context: Callable[[], ssl.SSLContext] | None = None,
-        certificates: Certificates | None = None,
-        on_waiting: Callable[[str], None] | None = None,
-    ) -> None:
-        """`create_client` returns an unconnected client, and `create_context` the TLS context (None: no TLS).
+    Returns:
+        The client, whose network thread runs and whose user data is a `ConnectReply`.
 
-        `certificates` are named in error messages. `on_waiting` is called with the reason after a failed attempt.
-        """
-        self._address = address
-        self._client_id = client_id
-        self._create_client = create_client
-        self._connack_timeout_s = connack_timeout_s
-        self._create_context = create_context
-        self._certificates = certificates
-        self._on_waiting = on_waiting or (lambda _: None)
-
-    def within(self, timeout_s: float) -> MonitoredClient:
-        """Connects and returns the client, whose network thread runs and whose user data is a `ConnectReply`.
-
-        Raises:
-            BrokerUnreachableError: no broker answered in time.
-            BrokerRefusedError: the broker refused, or one side does not trust the other's certificate.
-        """
-        deadline = time.monotonic() + timeout_s
-        protocol = MQTTProtocolVersion.MQTTv5
-        tries = 0
-        has_replied = lacks_mqtt5 = False
-        while True:
-            client = self._create_client(protocol)
-            failure = self._try(client, deadline)
-            if failure is None and protocol is MQTTProtocolVersion.MQTTv311 and not lacks_mqtt5:
-                # The broker may only have been slow. MQTT 5 is tried again, as 3.1.1 has no shared subscriptions.
-                client.stop()
-                has_replied, protocol = True, MQTTProtocolVersion.MQTTv5
-                continue
-            if failure is None:
-                return client
-            code, text = failure
-            if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
-                lacks_mqtt5 = has_replied or code != _NO_REPLY
-                protocol = MQTTProtocolVersion.MQTTv311
-                continue
-            protocol = MQTTProtocolVersion.MQTTv5  # The broker may have been starting up.
-            if code in _REFUSALS:
-                raise BrokerRefusedError(f"broker {self._address} refuses {self._client_id}: {text}: {_REFUSALS[code]}")
-            if time.monotonic() >= deadline:
-                raise BrokerUnreachableError(
-                    f"no broker at {self._address} after {timeout_s:g} s ({text}): start one with 'skylane broker' "
-                    "or give its address with --broker"
-                )
-            tries += 1
-            self._on_waiting(f"no broker at {self._address} yet ({text}); trying again")
-            time.sleep(min(0.1 * 2**tries, _LONGEST_WAIT_S, max(0.0, deadline - time.monotonic())))
-
-    def _try(self, client: MonitoredClient, deadline: float) -> tuple[int, str] | None:
-        """Connects once; returns what `ConnectReply.wait` returns."""
-        reply = ConnectReply()
-        client.user_data_set(reply)
-        try:
-            client.open(self._address.host, self._address.port)
-        except (OSError, ValueError) as error:
+    Raises:
+        SkylaneError: no broker answered in time;
+            the broker refused, or one side does not trust the other's certificate.
+    """
+    deadline = time.monotonic() + timeout_s
+    protocol = MQTTProtocolVersion.MQTTv5
+    tries = 0
+    has_replied = lacks_mqtt5 = False
+    while True:
+        client = create_client(protocol)
+        failure = _try(client, address, deadline, connack_timeout_s, create_context, certificates)
+        if failure is None and protocol is MQTTProtocolVersion.MQTTv311 and not lacks_mqtt5:
+            # The broker may only have been slow. MQTT 5 is tried again, as 3.1.1 has no shared subscriptions.
             client.stop()
-            if self._create_context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
-                return (0, "it closed the connection during the TLS handshake: if that port has no TLS, write mqtt://")
-            if isinstance(error, ssl.SSLError):
-                self._refuse(describe_tls_error(error, self._address, self._certificates), error)
-            return (0, reason_of(error))
-        client.loop_start()
-        failure = reply.wait(min(self._connack_timeout_s, max(0.5, deadline - time.monotonic())))
+            has_replied, protocol = True, MQTTProtocolVersion.MQTTv5
+            continue
         if failure is None:
-            return None
-        client.stop()
-        if failure != (_UNSPECIFIED, _CLOSED):
-            return failure
-        if self._create_context:
-            self._refuse(probe_rejection(self._address, self._create_context, self._certificates))
-        elif speaks_tls(self._address):
-            self._refuse(f"broker {self._address} speaks TLS on that port: write mqtts://")
-        return failure
+            return client
+        code, text = failure
+        if protocol is MQTTProtocolVersion.MQTTv5 and code in _NOT_MQTT5:
+            lacks_mqtt5 = has_replied or code != _NO_REPLY
+            protocol = MQTTProtocolVersion.MQTTv311
+            continue
+        protocol = MQTTProtocolVersion.MQTTv5  # The broker may have been starting up.
+        if code in _REFUSALS:
+            raise SkylaneError(f"broker {address} refuses {client_id}: {text}: {_REFUSALS[code]}")
+        if time.monotonic() >= deadline:
+            raise SkylaneError(
+                f"no broker at {address} after {timeout_s:g} s ({text}): start one with 'skylane broker' "
+                "or give its address with --broker"
+            )
+        tries += 1
+        on_waiting(f"no broker at {address} yet ({text}); trying again")
+        time.sleep(min(0.1 * 2**tries, _LONGEST_WAIT_S, max(0.0, deadline - time.monotonic())))
 
-    def _refuse(self, reason: str | None, cause: BaseException | None = None) -> None:
-        if reason is not None:
-            raise BrokerRefusedError(reason) from cause
+
+def _try(  # noqa: PLR0917
+    client: MonitoredClient,
+    address: Address,
+    deadline: float,
+    connack_timeout_s: float,
+    create_context: Callable[[], ssl.SSLContext] | None,
+    certificates: Certificates | None,
+) -> tuple[int, str] | None:
+    """Connects once; returns what `ConnectReply.wait` returns."""
+    reply = ConnectReply()
+    client.user_data_set(reply)
+    try:
+        client.open(address.host, address.port)
+    except (OSError, ValueError) as error:
+        client.stop()
+        if create_context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
+            return (0, "it closed the connection during the TLS handshake: if that port has no TLS, write mqtt://")
+        if isinstance(error, ssl.SSLError) and (reason := describe_tls_error(error, address, certificates)):
+            raise SkylaneError(reason) from error
+        return (0, reason_of(error))
+    client.loop_start()
+    failure = reply.wait(min(connack_timeout_s, max(0.5, deadline - time.monotonic())))
+    if failure is None:
+        return None
+    client.stop()
+    if failure == (_UNSPECIFIED, _CLOSED):
+        if create_context and (reason := probe_rejection(address, create_context, certificates)):
+            raise SkylaneError(reason)
+        if not create_context and speaks_tls(address):
+            raise SkylaneError(f"broker {address} speaks TLS on that port: write mqtts://")
+    return failure
 
 
 _CLOSED = "it closed the connection without a reply"

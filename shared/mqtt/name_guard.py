@@ -93,24 +93,14 @@ class NameGuard:
         self._since_ns = clock.now_ns() if since_ns is None else since_ns
         self._is_acknowledged = False
         self._is_over = False
-        self._is_lost = False
-        self._rival: str | None = None  # Session of the process that last used this name.
+        self.is_lost = False  # The name belongs to another process, so this one must not publish under it.
+        self.rival: str | None = None  # Session of the process that last used this name; every status must contain it.
         self._rounds = 0  # Number of its answers.
 
     @property
     def age_ms(self) -> int:
         """Time since this process started to announce itself."""
         return min(MAX_AGE_MS, max(0, clock.now_ns() - self._since_ns) // 10**6)
-
-    @property
-    def rival(self) -> str | None:
-        """Session of the process that last used this name; every status must contain it."""
-        return self._rival
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the name belongs to another process, so that this one must not publish under it."""
-        return self._is_lost
 
     def open(self, bus: Bus) -> None:
         """Subscribes to the node's status topic; call it before the first status is published."""
@@ -160,8 +150,8 @@ class NameGuard:
     def _is_answered_by(self, status: NodeStatus) -> bool:
         """Returns whether the other process has received this one's status, and so runs at the same time."""
         with self._lock:
-            if status.session != self._rival:
-                self._rival, self._rounds = status.session, 0
+            if status.session != self.rival:
+                self.rival, self._rounds = status.session, 0
         return status.rival == self._session
 
     def _yields_to(self, session: str, age_ms: int) -> bool:
@@ -180,7 +170,7 @@ class NameGuard:
 
     def _end(self, error: SkylaneError) -> None:
         with self._lock:
-            if self._is_lost:
+            if self.is_lost:
                 return
-            self._is_lost = self._is_over = True
+            self.is_lost = self._is_over = True
         self._give_up(error)

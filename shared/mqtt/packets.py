@@ -1,12 +1,13 @@
-"""Reads PUBLISH packets; writes and reads their MQTT 5 properties (MQTT 5.0, sections 2.2.2 and 3.3.2.3).
-
-paho's own writer and reader take 0.2 ms each, a sixth of the time that a message takes through a broker.
-"""
+"""Reads PUBLISH packets; writes and reads their MQTT 5 properties (MQTT 5.0, sections 2.2.2 and 3.3.2.3)."""
 
 import re
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
+
+from paho.mqtt import MQTTException
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties as PahoProperties
+from paho.mqtt.properties import VariableByteIntegers
 
 from shared.mqtt.bus import Properties
 
@@ -62,12 +63,9 @@ def read_publish(command: int, packet: memoryview, *, has_properties: bool) -> P
 MAX_BYTES = 1024  # Twice what the longest names need.
 
 _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION, _USER = 0x02, 0x03, 0x08, 0x09, 0x26
-_FIXED_SIZES = {0x01: 1, _EXPIRY: 4, 0x23: 2}  # Properties of a fixed size, in bytes.
-_SUBSCRIPTION = 0x0B  # Its value is a variable byte integer.
-_STRINGS = (_CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION)
-_CONTINUATION, _VARINT_BYTES = 0x80, 4
-_TRACEPARENT = b"traceparent"
-_TRACE = re.compile(rb"[0-9a-f-]{1,128}")  # W3C Trace Context of any version; the reply repeats it.
+_CONTINUATION, _LENGTH_BYTES = 0x80, 4
+_TRACEPARENT = "traceparent"
+_TRACE = re.compile("[0-9a-f-]{1,128}")  # W3C Trace Context of any version; the reply repeats it.
 
 
 class MalformedPropertiesError(Exception):
@@ -86,7 +84,7 @@ def encode(properties: Properties) -> bytes:
     if properties.expiry_s is not None:
         parts += (bytes((_EXPIRY,)), _UINT32.pack(properties.expiry_s))
     if properties.traceparent is not None:
-        parts += (bytes((_USER,)), _with_length(_TRACEPARENT), _with_length(properties.traceparent.encode()))
+        parts += (bytes((_USER,)), _with_length(_TRACEPARENT.encode()), _with_length(properties.traceparent.encode()))
     body = b"".join(parts)
     length, high = len(body) & 0x7F, len(body) >> 7  # Seven bits a byte, least significant first (MQTT 5.0, 1.5.5).
     return (bytes((length | _CONTINUATION, high)) if high else bytes((length,))) + body
@@ -100,69 +98,26 @@ def read_properties(packet: memoryview) -> tuple[Properties, int]:
     Raises:
         MalformedPropertiesError: their length cannot be read.
     """
-    size, begin = _read_varint(packet)
-    body = bytes(packet[begin : begin + size]) if size <= MAX_BYTES else b""
     try:
-        return _decode(body), begin + size
-    except (MalformedPropertiesError, struct.error, LookupError, UnicodeDecodeError):
+        size, begin = VariableByteIntegers.decode(bytes(packet[:_LENGTH_BYTES]))
+    except (MQTTException, IndexError) as error:
+        raise MalformedPropertiesError("the length of the properties is no variable byte integer") from error
+    found = PahoProperties(PacketTypes.PUBLISH)
+    try:
+        if size <= MAX_BYTES:
+            found.unpack(bytes(packet[: begin + size]))
+    except Exception:  # noqa: BLE001  paho raises exceptions of any type for malformed properties.
         return Properties(), begin + size
-
-
-def _decode(body: bytes) -> Properties:
-    found: dict[int, bytes] = {}
-    traceparent: bytes | None = None
-    for kind, value, user_value in _items(body):
-        if kind == _USER:
-            traceparent = user_value if value == _TRACEPARENT else traceparent
-        elif kind in found and kind != _SUBSCRIPTION:
-            raise MalformedPropertiesError("a property is repeated")
-        else:
-            found[kind] = value
-    texts = {kind: found[kind].decode() for kind in (_CONTENT_TYPE, _RESPONSE_TOPIC) if kind in found}
+    given = vars(found)
+    traces = [value for name, value in given.get("UserProperty", ()) if name == _TRACEPARENT]
     return Properties(
-        content_type=texts.get(_CONTENT_TYPE),
-        response_topic=texts.get(_RESPONSE_TOPIC),
-        correlation=found.get(_CORRELATION),
-        expiry_s=_UINT32.unpack(found[_EXPIRY])[0] if _EXPIRY in found else None,
-        traceparent=traceparent.decode() if traceparent and _TRACE.fullmatch(traceparent) else None,
-    )
-
-
-def _items(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yields the identifier and the value of each property; for a user property, its name and its value."""
-    at = 0
-    while at < len(body):
-        kind, user_value = body[at], b""
-        at += 1
-        if kind in _STRINGS or kind == _USER:
-            value, at = _read_string(body, at)
-        elif kind == _SUBSCRIPTION:
-            value = b""
-            at += _read_varint(memoryview(body)[at:])[1]
-        else:
-            value = body[at : at + _FIXED_SIZES[kind]]
-            at += _FIXED_SIZES[kind]
-        if kind == _USER:
-            user_value, at = _read_string(body, at)
-        yield kind, value, user_value
-    if at > len(body):
-        raise MalformedPropertiesError("the last property is truncated")
-
-
-def _read_string(body: bytes, at: int) -> tuple[bytes, int]:
-    end = at + _UINT16.size + _UINT16.unpack_from(body, at)[0]
-    return body[at + _UINT16.size : end], end
+        content_type=given.get("ContentType"),
+        response_topic=given.get("ResponseTopic"),
+        correlation=given.get("CorrelationData"),
+        expiry_s=given.get("MessageExpiryInterval"),
+        traceparent=traces[-1] if traces and _TRACE.fullmatch(traces[-1]) else None,
+    ), begin + size
 
 
 def _with_length(value: bytes) -> bytes:
     return _UINT16.pack(len(value)) + value
-
-
-def _read_varint(packet: memoryview) -> tuple[int, int]:
-    """Returns a variable byte integer and its size in bytes."""
-    value = 0
-    for position, byte in enumerate(packet[:_VARINT_BYTES]):
-        value |= (byte & ~_CONTINUATION) << 7 * position
-        if byte < _CONTINUATION:
-            return value, position + 1
-    raise MalformedPropertiesError("a variable byte integer has more than four bytes")

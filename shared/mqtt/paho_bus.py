@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
@@ -18,8 +18,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from shared import clock
 from shared.logs import get_logger
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
+from shared.mqtt import first_connect
 from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will, matches
-from shared.mqtt.first_connect import ConnectReply, FirstConnect
 from shared.mqtt.packets import PublishPacket, encode
 from shared.mqtt.paho_client import MAX_INFLIGHT_BYTES, LinkMonitor, MonitoredClient, MqttSettings
 from shared.mqtt.watchdog import Watchdog
@@ -60,8 +60,8 @@ class MqttBus:
         `on_waiting` is called with the reason why there is no connection, at the start or later.
 
         Raises:
-            BrokerUnreachableError: no broker answered in time.
-            BrokerRefusedError: the broker refused, or one side does not trust the other's certificate.
+            SkylaneError: no broker answered in time;
+                the broker refused, or one side does not trust the other's certificate.
             CertificateError: the certificates cannot be used.
         """
         self._address = address
@@ -113,15 +113,16 @@ class MqttBus:
                 client.username_pw_set(address.username, address.password)
             return client
 
-        self.client = FirstConnect(
+        self.client = first_connect.connect(
             address,
             client_id,
+            settings.connect_timeout_s,
             create_client=create_client,
             connack_timeout_s=settings.connack_timeout_s,
             create_context=self._create_context,
             certificates=certificates,
-            on_waiting=on_waiting,
-        ).within(settings.connect_timeout_s)
+            on_waiting=self._on_waiting,
+        )
         self.reconnects = 0  # The first connection may have taken several attempts.
         self._logs_connection = True
         _LOG.info(
@@ -225,10 +226,12 @@ class MqttBus:
             return
         self.inflight.add_qos_0(self.client.publish(topic, payload, 0, retained, encoded), len(payload))
 
-    def _connected(self, client: Any, reply: ConnectReply, _flags: Any, code: ReasonCode, properties: Any) -> None:
+    def _connected(
+        self, client: Any, reply: first_connect.ConnectReply, _flags: Any, code: ReasonCode, properties: Any
+    ) -> None:
         if code.is_failure:
             self._refusal = str(code)
-            reply.refused(code.value, str(code))
+            reply.set(code.value, str(code))
             return
         self._refusal = None
         self._is_up = True
@@ -250,9 +253,11 @@ class MqttBus:
             self._send_subscription(client, topic, qos)
         if self._on_connected:
             self._guarded(self._on_connected)
-        reply.accepted()
+        reply.set(0)
 
-    def _disconnected(self, _client: Any, reply: ConnectReply, flags: Any, code: ReasonCode, _properties: Any) -> None:
+    def _disconnected(
+        self, _client: Any, reply: first_connect.ConnectReply, flags: Any, code: ReasonCode, _properties: Any
+    ) -> None:
         reply.disconnected()
         was_up, self._is_up = self._is_up, False  # paho calls this twice after a keepalive timeout.
         if was_up and self._logs_connection:
@@ -346,17 +351,6 @@ def _ignore(_: Ack) -> None:
     """Handles an acknowledgement that the publisher did not ask for."""
 
 
-class UnsentMessage(Protocol):
-    """A QoS 0 publication in paho's send queue."""
-
-    def is_published(self) -> bool:
-        """Returns whether it was written to the socket.
-
-        Raises:
-            RuntimeError: it will never be written because its connection is gone.
-        """
-
-
 class InflightMessages:
     """Publications by packet identifier. Several threads publish; the network thread reports acknowledgements."""
 
@@ -371,7 +365,7 @@ class InflightMessages:
         self._publishing = 0
         self._early: dict[int, Ack] = {}  # Acknowledgements that arrived before `add`.
         self._subscriptions = 0
-        self._unsent: deque[tuple[UnsentMessage, int]] = deque()
+        self._unsent: deque[tuple[paho.MQTTMessageInfo, int]] = deque()
 
     def __len__(self) -> int:
         """The number of unacknowledged publications."""
@@ -440,7 +434,7 @@ class InflightMessages:
             unsent_bytes = sum(each for _, each in self._unsent)
             return not unsent_bytes or (len(self._unsent) < self._limit and unsent_bytes + size <= self._limit_bytes)
 
-    def add_qos_0(self, publication: UnsentMessage, size: int) -> None:
+    def add_qos_0(self, publication: paho.MQTTMessageInfo, size: int) -> None:
         """Registers a QoS 0 publication that was handed to paho."""
         with self._lock:
             self._unsent.append((publication, size))
@@ -449,8 +443,8 @@ class InflightMessages:
         self._on_change(len(self._publications) + self._subscriptions)
 
 
-def _is_done(publication: UnsentMessage) -> bool:
+def _is_done(publication: paho.MQTTMessageInfo) -> bool:
     try:
         return publication.is_published()
-    except RuntimeError:
+    except RuntimeError:  # It will never be written because its connection is gone.
         return True

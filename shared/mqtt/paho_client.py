@@ -161,11 +161,11 @@ class MonitoredClient(paho.Client):
         self._accepted_ns: int | None = None
         self.loop_ns = 0  # Last iteration of the network loop, which a healthy thread runs at least once a second.
         self.network_thread: threading.Thread | None = None  # None: not connected yet.
-        # Plain functions, as a reference cycle would keep the sockets open until garbage collection.
-        self.on_pre_connect = _on_pre_connect
-        self.on_socket_open = _on_socket_open
-        self.on_socket_close = _on_socket_close
-        self.on_connect_fail = _on_socket_close
+        # Plain functions, as bound methods would be a reference cycle that keeps the sockets open until garbage collection.
+        plain: Any = type(self)
+        self.on_pre_connect = plain.renew_certificates
+        self.on_socket_open = plain.socket_opened
+        self.on_socket_close = self.on_connect_fail = plain.socket_closed
         self.connect_timeout = _CONNECT_TIMEOUT_S
         self.max_inflight_messages_set(_MAX_SENT_UNACKNOWLEDGED)
         self.manual_ack_set(on=True)  # `_deliver_publish` acknowledges.
@@ -224,7 +224,7 @@ class MonitoredClient(paho.Client):
         self.loop_ns = clock.now_ns()
         return MQTTErrorCode.MQTT_ERR_SUCCESS if self.want_write() else super().loop_misc()
 
-    def renew_certificates(self) -> None:
+    def renew_certificates(self, _data: Any = None) -> None:
         """Loads the certificates again before a connection.
 
         Raises:
@@ -236,7 +236,7 @@ class MonitoredClient(paho.Client):
             except SkylaneError as error:
                 raise ConnectionError(str(error)) from error
 
-    def socket_opened(self, sock: Any) -> None:
+    def socket_opened(self, _data: Any, sock: Any) -> None:
         """Sets the options of a connected socket."""
         # Nagle's algorithm would hold a QoS 1 frame back for the peer's delayed acknowledgement, 40 ms.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -245,7 +245,7 @@ class MonitoredClient(paho.Client):
         self.loop_ns = clock.now_ns()
         self._monitor.opened(self.loop_ns)
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, *_: Any) -> None:
         """Draws the wait before the next attempt, after a connection that ended or could not be opened.
 
         paho's own waits are not random, so nodes that lost one broker together would reconnect together.
@@ -284,18 +284,6 @@ class MonitoredClient(paho.Client):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         self._received(publication)
         return self.ack(publication.mid, publication.qos) if publication.qos else MQTTErrorCode.MQTT_ERR_SUCCESS
-
-
-def _on_pre_connect(client: Any, _data: Any) -> None:
-    client.renew_certificates()
-
-
-def _on_socket_open(client: Any, _data: Any, sock: Any) -> None:
-    client.socket_opened(sock)
-
-
-def _on_socket_close(client: Any, *_: Any) -> None:
-    client.socket_closed()
 
 
 _INITIAL_S = 0.2

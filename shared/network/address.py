@@ -13,10 +13,6 @@ from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE, LAST_
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 
-class BrokerAddressError(SkylaneError):
-    """A broker address or its password is not valid."""
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address of a broker and the credentials for it; neither `str` nor `repr` shows the password."""
@@ -37,7 +33,7 @@ class Address:
         The password comes from SKYLANE_BROKER_PASSWORD, or from the file that SKYLANE_BROKER_PASSWORD_FILE names.
 
         Raises:
-            BrokerAddressError: the URL is not valid, or the file holds no password.
+            SkylaneError: the URL is not valid, or the file holds no password.
         """
         return replace(cls.parse_without_password(url), password=_password())
 
@@ -46,7 +42,7 @@ class Address:
         """Parses an address as `parse` does, without reading the password.
 
         Raises:
-            BrokerAddressError: the URL is not valid.
+            SkylaneError: the URL is not valid.
         """
         try:
             whole = url if "//" in url else f"mqtt://{url}"
@@ -57,14 +53,14 @@ class Address:
         except (KeyError, ValueError, EndpointError) as error:
             shown = re.sub(r"(.*//)?.*@", r"\1…@", url, flags=re.DOTALL)  # It may contain a password.
             instead = f"write mqtt://host:1883, or mqtts://host:8883 for TLS, with a port from 1 to {LAST_PORT}"
-            raise BrokerAddressError(f"broker address {shown!r} cannot be read: {instead}") from error
+            raise SkylaneError(f"broker address {shown!r} cannot be read: {instead}") from error
         if parts.password is not None or parts.path.strip("/"):
             hint = (
                 f"put the password into {BROKER_PASSWORD} or {BROKER_PASSWORD_FILE}"
                 if parts.password
                 else "write mqtt://host:1883"
             )
-            raise BrokerAddressError(f"broker address of host {endpoint.host!r} cannot be used: {hint}")
+            raise SkylaneError(f"broker address of host {endpoint.host!r} cannot be used: {hint}")
         return cls(
             host=endpoint.host,
             port=endpoint.port,
@@ -86,19 +82,19 @@ def _password() -> str | None:
     """Returns the password from the environment; None if neither variable is set.
 
     Raises:
-        BrokerAddressError: both variables are set, or the file cannot be read or is empty.
+        SkylaneError: both variables are set, or the file cannot be read or is empty.
     """
     path = os.environ.get(BROKER_PASSWORD_FILE)
     if path is None:
         return os.environ.get(BROKER_PASSWORD)
     if BROKER_PASSWORD in os.environ:
-        raise BrokerAddressError(f"{BROKER_PASSWORD} and {BROKER_PASSWORD_FILE} are both set: unset one of them")
+        raise SkylaneError(f"{BROKER_PASSWORD} and {BROKER_PASSWORD_FILE} are both set: unset one of them")
     try:
         password = read_file(Path(path)).decode().rstrip("\r\n")  # Editors add a line end.
     except OSError as error:
-        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
+        raise SkylaneError(f"{BROKER_PASSWORD_FILE}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} is not UTF-8 text") from None
+        raise SkylaneError(f"{BROKER_PASSWORD_FILE}: {path} is not UTF-8 text") from None
     if not password:
-        raise BrokerAddressError(f"{BROKER_PASSWORD_FILE}: {path} is empty: write the password into it")
+        raise SkylaneError(f"{BROKER_PASSWORD_FILE}: {path} is empty: write the password into it")
     return password

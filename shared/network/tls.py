@@ -1,12 +1,15 @@
-"""TLS connections to a broker: creates contexts and explains failed handshakes."""
+"""TLS connections to a broker: creates contexts, explains failed handshakes, and finds expired certificates."""
 
 import socket
 import ssl
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
-from shared.errors import SkylaneError
-from shared.files import check_file, open_file
+from shared import clock
+from shared.errors import MissingExtraError, SkylaneError
+from shared.files import check_file, open_file, read_file
 from shared.network.address import Address, Certificates
 
 _PROBE_TIMEOUT_S = 3.0
@@ -190,3 +193,29 @@ _NOT_TLS = (
     "PACKET_LENGTH_TOO_LONG",
     "RECORD_LAYER_FAILURE",
 )  # OpenSSL's errors for a reply that is not TLS.
+
+
+def check_not_expired(file: Path, remedy: str, *, is_revocation_list: bool = False) -> None:
+    """Checks every certificate of a PEM file, or a revocation list: a broker with an expired one refuses every client.
+
+    `remedy` ends the error message. A file that holds no certificate passes: the server's TLS library reports it better.
+
+    Raises:
+        SkylaneError: a certificate or the list has expired; the message has the date.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    try:
+        x509 = import_module("cryptography.x509")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("a server with certificates", error.name or "cryptography", "broker") from error
+    try:
+        data = read_file(file)
+        if is_revocation_list:
+            expiries = [x509.load_pem_x509_crl(data).next_update_utc]
+        else:
+            expiries = [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(data)]
+    except (OSError, ValueError):
+        return
+    for expires in expiries:
+        if expires is not None and expires <= datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):
+            raise SkylaneError(f"{file} expired on {expires:%Y-%m-%d}: {remedy}")

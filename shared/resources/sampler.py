@@ -12,10 +12,17 @@ from typing import Any, Self
 
 from shared import clock
 from shared.errors import SkylaneError
-from shared.resources.containers import containers
-from shared.resources.gpus import gpus
 from shared.resources.tcp_bytes import TcpTable
-from shared.resources.usage import USAGE_FIELDS, MachineUsage, ProbeGoneError, ProcessUsage, ResourceUsage, UsageProbe
+from shared.resources.usage import (
+    USAGE_FIELDS,
+    MachineUsage,
+    ProbeGoneError,
+    ProcessUsage,
+    ResourceUsage,
+    UsageProbe,
+    containers,
+    gpus,
+)
 from shared.runlog.latency_log import append_whole, log_full_disk
 from shared.threads import ThreadGroup
 
@@ -24,10 +31,6 @@ COLUMNS = ("at_ns", "node", *USAGE_FIELDS)
 MACHINE = "machine"
 
 _STOP_TIMEOUT_S = 10.0  # Twice the timeout of a request to the Docker engine.
-
-
-class ResourcesError(SkylaneError):
-    """The file of the samples cannot be written."""
 
 
 class ResourceSampler:
@@ -66,13 +69,13 @@ class ResourceSampler:
         self._threads = ThreadGroup(self._stopped.set)
 
     def __enter__(self) -> Self:
-        """Creates the file and takes the first samples; raises ResourcesError if the file cannot be created."""
+        """Creates the file and takes the first samples; raises SkylaneError if the file cannot be created."""
         try:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError as error:
-            raise ResourcesError(f"{self._path} already exists: choose another file") from error
+            raise SkylaneError(f"{self._path} already exists: choose another file") from error
         except OSError as error:
-            raise ResourcesError(f"{self._path} cannot be written: {error.strerror}: choose another file") from error
+            raise SkylaneError(f"{self._path} cannot be written: {error.strerror}: choose another file") from error
         try:
             self._append([dict(zip(COLUMNS, COLUMNS, strict=True))])
             self._open_sources()

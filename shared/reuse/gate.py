@@ -119,12 +119,7 @@ class DifferenceGate(Generic[R]):
         self._kept: dict[str, ReusableFrame[R]] = {}
         self._forms: dict[str, Form] = {}
         self._positions: dict[str, int] = {}
-        self._resets = 0
-
-    @property
-    def resets(self) -> int:
-        """The number of times a camera changed the size or encoding of its frames."""
-        return self._resets
+        self.resets = 0  # The number of times a camera changed the size or encoding of its frames.
 
     def compare(self, camera: str, form: Form, small: SmallImage, *, sequence: int, time_ns: int) -> GateComparison[R]:
         """Compares a frame with the kept frame of its camera.
@@ -140,7 +135,7 @@ class DifferenceGate(Generic[R]):
             if self._forms.setdefault(camera, form) != form:
                 self._forms[camera] = form
                 self._kept.pop(camera, None)
-                self._resets += 1
+                self.resets += 1
             position = self._positions[camera] = self._positions.get(camera, -1) + 1
         return self.compare_again(GateComparison(camera, form, sequence, time_ns, position, small, None, None))
 

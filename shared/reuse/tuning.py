@@ -1,11 +1,15 @@
 """The tuning file: the thresholds that `skylane model tune-gate` found for a reference model, and what they cost.
 
-A vehicle reads it with `--tuning`, or uses the file that ships for its reference model.
+A vehicle reads it with `--tuning`, or uses the file that ships for its reference model. The cascade follows that of NoScope
+(see `gate`): two thresholds divide the local model's scores into a certain no, a certain yes, and the frames between, which
+the reference model must answer.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
+import numpy as np
 import yaml
 from pydantic import Field, model_validator
 
@@ -13,8 +17,37 @@ from shared.config import Section, read_yaml
 from shared.errors import SkylaneError, unwritable_message
 from shared.models.manifest import NAME, SHA256
 from shared.package_data import shipped
-from shared.reuse.cascade import CascadeThresholds, threshold_problem
 from shared.reuse.gate import GateSettings
+from shared.task import Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeThresholds:
+    """The scores that are certain: those up to `c_low` (only of two-sided scores), and those from `c_high` on."""
+
+    c_low: float
+    c_high: float
+
+    def __post_init__(self) -> None:
+        problem = threshold_problem(self.c_low, self.c_high)
+        if problem is not None:
+            raise SkylaneError(problem)
+
+
+def threshold_problem(c_low: float, c_high: float) -> str | None:
+    """Returns what is wrong with two thresholds; None if they can be used."""
+    if 0 <= c_low < c_high <= 1:
+        return None
+    return f"c_low {c_low:g} and c_high {c_high:g}: give 0 <= c_low < c_high <= 1, such as 0.1 and 0.9"
+
+
+def is_sure(confidence: Confidence, thresholds: CascadeThresholds) -> bool:
+    """Returns whether the local model's answer is good enough: every score must be certain."""
+    certain = confidence.scores >= np.float32(thresholds.c_high)
+    if confidence.two_sided:
+        certain |= confidence.scores <= np.float32(thresholds.c_low)
+    return bool(certain.all())
+
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 

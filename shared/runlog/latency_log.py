@@ -5,7 +5,6 @@ import errno
 import fcntl
 import io
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -197,7 +196,6 @@ def _sums_ns(row: LatencyRow) -> dict[str, int]:
     return sums
 
 
-_NEEDS_QUOTES = re.compile(r'["\r\n]').search  # Extra commas are counted instead.
 _LOG = get_logger("runlog")
 _CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
 
@@ -305,12 +303,8 @@ def _remove_empty(folder: Path) -> None:
 
 def csv_line(fields: Mapping[str, str], columns: Sequence[str] = COLUMNS) -> str:
     """Returns a row as one line of CSV."""
-    values = [fields.get(column, "") for column in columns]
-    line = ",".join(values) + "\n"
-    if line.count(",") == len(values) - 1 and not _NEEDS_QUOTES(line, 0, len(line) - 1):
-        return line
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
+    csv.writer(text, lineterminator="\n").writerow(fields.get(column, "") for column in columns)
     return text.getvalue()
 
 

@@ -79,20 +79,15 @@ class LostRows:
         return _HEADER.format(self._first or 0, self._uncovered).encode()
 
 
-def read_lost(folder: Path) -> Mapping[int, str]:
-    """Returns the letter of the outcome of each lost row (see `LETTERS`), by sequence number; empty if there is no file."""
+def read_lost(folder: Path) -> tuple[Mapping[int, str], int]:
+    """Returns the letter of the outcome of each lost row (see `LETTERS`) by sequence number, and how many more were lost.
+
+    The others belong to frames outside the range of the file. Nothing was lost if there is no file.
+    """
     try:
         text = read_file(folder / LOST_NAME)
-        first = int(text[len("from ") : len("from ") + 12])
+        first, beyond = (int(text[end - 13 : end]) for end in (len("from ") + 12, _HEADER_BYTES))
     except (OSError, ValueError):
-        return {}
+        return {}, 0
     letters = text[_HEADER_BYTES : _HEADER_BYTES + CAPACITY].decode("ascii", errors="replace")
-    return {first + position: letter for position, letter in enumerate(letters) if letter.isalpha()}
-
-
-def count_uncovered(folder: Path) -> int:
-    """Returns how many more rows were lost, of frames outside the range of the file."""
-    try:
-        return int(read_file(folder / LOST_NAME)[_HEADER_BYTES - 13 : _HEADER_BYTES])
-    except (OSError, ValueError):
-        return 0
+    return {first + position: letter for position, letter in enumerate(letters) if letter.isalpha()}, beyond

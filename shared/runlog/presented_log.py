@@ -5,7 +5,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -206,7 +206,7 @@ def _row(fields: dict[str, str]) -> PresentedRow:
     origin = fields["origin"]
     if origin not in frozenset(OutputOrigin):
         raise ValueError(f"{origin!r} is no origin of an output")
-    tick = _parsed(fields, "tick", _integer)
+    tick = _integer(fields, "tick")
     if tick is None or tick < 0:
         raise ValueError(f"{fields['tick']!r} is no number of a tick")
     return PresentedRow(
@@ -215,28 +215,22 @@ def _row(fields: dict[str, str]) -> PresentedRow:
         tick=tick,
         origin=OutputOrigin(origin),
         reason=fields["reason"],
-        processing_ns=_parsed(fields, "processing_ms", _nanoseconds),
+        processing_ns=_nanoseconds(fields, "processing_ms"),
         flow=fields["flow"],
-        **{name: _parsed(fields, name, _integer) for name in _INTEGERS},
+        **{name: _integer(fields, name) for name in _INTEGERS},
     )
 
 
-def _parsed(fields: dict[str, str], name: str, parse: Callable[[str], int | None]) -> int | None:
+def _integer(fields: dict[str, str], name: str) -> int | None:
     text = fields[name]
-    if not text:
-        return None
-    value = parse(text)
-    if value is None:
+    if text and not (_INTEGER(text) and abs(int(text)) < _INTEGER_END):
         raise ValueError(f"its {name} is {text!r}")
-    return value
+    return int(text) if text else None
 
 
-def _integer(text: str) -> int | None:
-    value = int(text) if _INTEGER(text) else None
-    return value if value is not None and abs(value) < _INTEGER_END else None
-
-
-def _nanoseconds(text: str) -> int | None:
+def _nanoseconds(fields: dict[str, str], name: str) -> int | None:
     """Parses milliseconds with at most six decimals; spreadsheets remove trailing zeros."""
-    match = _MILLISECONDS(text)
-    return int(match[1]) * 1_000_000 + int((match[2] or "").ljust(6, "0")) if match else None
+    text = fields[name]
+    if text and not (match := _MILLISECONDS(text)):
+        raise ValueError(f"its {name} is {text!r}")
+    return int(match[1]) * 1_000_000 + int((match[2] or "").ljust(6, "0")) if text and match else None

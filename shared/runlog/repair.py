@@ -22,7 +22,7 @@ from shared.runlog.latency_log import (
     read_journal,
     read_rows,
 )
-from shared.runlog.lost_rows import CAPACITY, LETTERS, count_uncovered, read_lost
+from shared.runlog.lost_rows import CAPACITY, LETTERS, read_lost
 from shared.runlog.presented_log import (
     ABORTED,
     PRESENTED_NAME,
@@ -72,9 +72,8 @@ def repair(folder: Path) -> int:
         known = opened | closed
         known = _lost(folder, known) | _presented(folder, known) | known
         missing = [row for frame, row in known.items() if frame not in closed] + _unsent(known)
-        reasons = _Reasons(folder)
         columns = read_header(folder)  # A run of an earlier version has fewer columns.
-        _append_rows(folder / CSV_NAME, columns, [row | {"reason": reasons.of(row)} for row in missing])
+        _append_rows(folder / CSV_NAME, columns, list(_with_reasons(folder, missing)))
         if (folder / PRESENTED_NAME).exists():
             _append_rows(folder / PRESENTED_NAME, read_header(folder, PRESENTED_NAME), list(_missing_ticks(folder)))
         if (folder / MANIFEST_NAME).exists():  # A run killed early has none.
@@ -82,24 +81,21 @@ def repair(folder: Path) -> int:
     return len(missing)
 
 
-class _Reasons:
-    """Finds the reason for each added row."""
-
-    def __init__(self, folder: Path) -> None:
-        self._letters = read_lost(folder)
-        self._uncovered_from = min(self._letters, default=0) + CAPACITY if count_uncovered(folder) else None
-
-    def of(self, row: Mapping[str, str]) -> str:
+def _with_reasons(folder: Path, rows: Sequence[Mapping[str, str]]) -> Iterator[dict[str, str]]:
+    """Yields the added rows, each with its reason."""
+    letters, uncovered = read_lost(folder)
+    uncovered_from = min(letters, default=0) + CAPACITY if uncovered else None
+    for row in rows:
         sequence = int(row["sequence"])
-        if letter := self._letters.get(sequence):
-            return f"row_lost: {_BY_LETTER.get(letter, letter)}"
-        may_be_lost = self._uncovered_from is not None and sequence >= self._uncovered_from
-        return "row_lost or edge_died" if may_be_lost else "edge_died"
+        reason = "edge_died" if uncovered_from is None or sequence < uncovered_from else "row_lost or edge_died"
+        if letter := letters.get(sequence):
+            reason = f"row_lost: {_BY_LETTER.get(letter, letter)}"
+        yield {**row, "reason": reason}
 
 
 def _lost(folder: Path, known: Mapping[_Frame, Mapping[str, str]]) -> dict[_Frame, dict[str, str]]:
     """Returns rows for frames known only from the file of lost rows, as a full disk loses the journal too."""
-    sequences = read_lost(folder)
+    sequences, _ = read_lost(folder)
     if not sequences:
         return {}
     vehicle, session = _vehicle_and_session(folder, known)

@@ -3,6 +3,7 @@
 Container health checks then need neither a broker connection nor a Python process.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,10 +14,6 @@ UPDATE_INTERVAL_S = 2.0  # Time between two updates.
 _FRESH_FOR_S = 10.0  # The node of an older file is gone or hangs; docker-compose.yml uses the same value.
 
 
-class HealthFileError(SkylaneError):
-    """The health file cannot be written."""
-
-
 class HealthFile:
     """A file that exists and is recent only while its node is online."""
 
@@ -24,7 +21,7 @@ class HealthFile:
         """Removes a file of an earlier process. If `path` is None, nothing is written.
 
         Raises:
-            HealthFileError: the file cannot be written.
+            SkylaneError: the file cannot be written.
         """
         self._path = path
         self._interval_ns = round(interval_s * 1e9)
@@ -34,7 +31,7 @@ class HealthFile:
                 path.touch()
                 path.unlink()
             except OSError as error:
-                raise HealthFileError(
+                raise SkylaneError(
                     f"the health file {path} cannot be written ({error.strerror}): give another path with --health-file"
                 ) from error
 
@@ -47,20 +44,16 @@ class HealthFile:
             return
         now_ns = clock.now_ns()
         if self._touched_ns is None or now_ns - self._touched_ns >= self._interval_ns:
-            try:
+            with suppress(OSError):  # The node goes on; the file ages, so the check fails.
                 self._path.touch()
-            except OSError:  # The node goes on; the file ages, so the check fails.
-                return
-            self._touched_ns = now_ns
+                self._touched_ns = now_ns
 
     def remove(self) -> None:
         """Removes the file, as the node is not online."""
         if self._path is not None and self._touched_ns is not None:
             self._touched_ns = None
-            try:
+            with suppress(OSError):  # The file ages, so the check fails.
                 self._path.unlink(missing_ok=True)
-            except OSError:  # The file ages, so the check fails.
-                return
 
 
 def is_fresh(path: Path) -> bool:

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shared.compression import Buffer
+from shared.errors import SkylaneError
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_LABELS, Labels
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
-from shared.messages.results import Classification, ResultError, array_of, check_scored
+from shared.messages.results import Classification, array_of, check_scored
 from shared.task import Confidence, Head, calibrated_softmax, log_probabilities
 from shared.tasks.drawing import draw_bars
 
@@ -50,7 +51,7 @@ class ClassificationTask:
         class_ids, scores = array_of(arrays, "class_ids", "uint16"), array_of(arrays, "scores", "float32")
         check_scored(class_ids, scores, MAX_LABELS, labels)
         if len(np.unique(class_ids)) != len(class_ids) or not len(class_ids):
-            raise ResultError("a classification must have at least one class, and each class once")
+            raise SkylaneError("a classification must have at least one class, and each class once")
         return Classification(tuple(class_ids.tolist()), tuple(scores.tolist()))
 
     def draw(

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.compression import Buffer
+from shared.errors import SkylaneError
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray
@@ -14,7 +15,7 @@ from shared.imaging.labels import MAX_LABELS, Labels
 from shared.imaging.opencv import cv2
 from shared.messages import tensors
 from shared.messages.frame import FrameMessage
-from shared.messages.results import MAX_DETECTIONS, Detections, ResultError, array_of, check_scored
+from shared.messages.results import MAX_DETECTIONS, Detections, array_of, check_scored
 from shared.task import Confidence, Head, calibrated_sigmoid, log_odds
 from shared.tasks.drawing import draw_boxes
 
@@ -65,13 +66,13 @@ class DetectionTask:
         corners = array_of(arrays, "boxes", "float32", (_BOX_VALUES,))
         check_scored(class_ids, scores, MAX_DETECTIONS, labels)
         if len(corners) != len(class_ids):
-            raise ResultError(f"{len(corners)} boxes for {len(class_ids)} classes: send one box per class")
+            raise SkylaneError(f"{len(corners)} boxes for {len(class_ids)} classes: send one box per class")
         if not (np.isfinite(corners).all() and (corners[:, :2] <= corners[:, 2:]).all()):
-            raise ResultError("a box has a coordinate that is not finite, or x2 < x1, or y2 < y1: send x1, y1, x2, y2")
+            raise SkylaneError("a box has a coordinate that is not finite, or x2 < x1, or y2 < y1: send x1, y1, x2, y2")
         if geometry is not None:
             size = (geometry.source_width, geometry.source_height)
             if not ((corners >= 0).all() and (corners[:, 2:] <= size).all()):
-                raise ResultError("a box reaches over the frame's edge")
+                raise SkylaneError("a box reaches over the frame's edge")
         return Detections(corners, class_ids, scores)
 
     def draw(
@@ -123,7 +124,7 @@ def objects(outputs: Mapping[str, Any], geometry: Geometry, manifest: Any) -> De
     itself. Boxes outside the frame, such as in the margins of a letterbox, are dropped.
 
     Raises:
-        ResultError: the outputs of a model that selects its boxes contradict each other or its labels.
+        SkylaneError: the outputs of a model that selects its boxes contradict each other or its labels.
     """
     corners = outputs["boxes"]  # float32 A×4
     is_selected = "classes" in outputs
@@ -156,18 +157,18 @@ def _selected(outputs: Mapping[str, Any], manifest: Any) -> tuple[npt.NDArray[np
     sizes = {head: len(outputs[head]) for head in ("boxes", "scores", "classes")}
     if len(set(sizes.values())) > 1:
         given = ", ".join(f"{size} {head}" for head, size in sizes.items())
-        raise ResultError(f"the model gives {given}: name the outputs of one selection in outputs")
+        raise SkylaneError(f"the model gives {given}: name the outputs of one selection in outputs")
     count = np.ravel(outputs.get("count", len(scores)))[0]
     valid = slice(int(np.clip(count, 0, len(scores))))
     return np.rint(classes[valid]).astype(np.intp) - manifest.detection.first_class, scores[valid]
 
 
 def _check_named(class_ids: npt.NDArray[np.intp], manifest: Any) -> None:
-    """Raises a ResultError for a class without a label."""
+    """Raises a SkylaneError for a class without a label."""
     unnamed = class_ids[(class_ids < 0) | (class_ids >= len(manifest.labels))]
     if len(unnamed):
         first = manifest.detection.first_class
-        raise ResultError(
+        raise SkylaneError(
             f"the model answers class {unnamed[0] + first}, and its labels name {first} to "
             f"{len(manifest.labels) + first - 1}: correct labels or detection.first_class"
         )

@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shared.compression import Buffer
+from shared.errors import SkylaneError
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
 from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
-from shared.messages.results import ResultError, check_class
+from shared.messages.results import check_class
 from shared.task import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
 from shared.tasks.drawing import draw_legend
 
@@ -54,12 +55,12 @@ class SegmentationTask:
     ) -> Mask:
         """See Task. Checks the size before it allocates memory."""
         if shape is None:
-            raise ResultError("the mask has no height and width: send its shape")
+            raise SkylaneError("the mask has no height and width: send its shape")
         if geometry is not None and shape not in (
             (geometry.target_height, geometry.target_width),
             (geometry.source_height, geometry.source_width),
         ):
-            raise ResultError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
+            raise SkylaneError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
         mask = mask_codecs.decode(data, codec, shape)
         highest = int(mask.max())
         if highest == UNSEEN and geometry is not None and shape == (geometry.source_height, geometry.source_width):

@@ -12,9 +12,10 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId
-from shared.mqtt.bus import Bus, MemoryBus, Properties
+from shared.mqtt.bus import Bus, Properties
 from tests.bad_input.worker import working
 from tests.pipeline.rig import WAIT_S, connect
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import HEIGHT, WIDTH
 
 

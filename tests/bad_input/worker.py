@@ -5,8 +5,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from cloud.node import CloudNode
-from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.bus import Bus
 from tests.pipeline.rig import serving
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import model
 
 

@@ -11,8 +11,8 @@ from cloud.engines.tensorflow.runtime import instances, session_config
 from cloud.models.loader import ModelLoader
 from shared import clock
 from shared.clock import Deadline
+from shared.errors import SkylaneError
 from shared.inference.engine import Outputs
-from shared.inference.model import InstancesError
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import tiny_models
@@ -65,7 +65,7 @@ def test_the_expected_latency_counts_idle_instances(monkeypatch: pytest.MonkeyPa
 def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:
     """The error at the start has a remedy."""
     tiny = model(engine=Engine())
-    with pytest.raises(InstancesError, match=r"tiny runs on tensorflow, one batch at a time: .* 1 instead of 2"):
+    with pytest.raises(SkylaneError, match=r"tiny runs on tensorflow, one batch at a time: .* 1 instead of 2"):
         tiny.instances = 2
     assert tiny.instances == 1
 

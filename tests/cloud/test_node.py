@@ -15,7 +15,7 @@ from shared.inference.model import Model
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.messages.topics import FRAMES, MASKS
-from shared.mqtt.bus import MemoryBus
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
 
 WAIT_S = 60.0

@@ -13,7 +13,7 @@ import pytest
 from cloud.config import CloudConfig
 from cloud.preflight import GatewayError, check_gateway, max_threads, warn_if_pids_limit_is_low
 from ops.broker.certificate_authority import CertificateAuthority
-from shared.network.certificate_expiry import ExpiredError
+from shared.errors import SkylaneError
 from shared.runtime.machine import usable_cores
 from shared.threads import ThreadsExhaustedError, check_threads_available
 
@@ -38,7 +38,7 @@ def test_an_expired_certificate_is_an_error_with_its_date(tmp_path: Path) -> Non
     settings = CloudConfig(
         http="127.0.0.1:0", gateway_tls_cert=certificate, gateway_tls_key=certificate.with_suffix(".key")
     )
-    with pytest.raises(ExpiredError, match=rf"server\.crt expired on {issued + timedelta(days=5):%Y-%m-%d}"):
+    with pytest.raises(SkylaneError, match=rf"server\.crt expired on {issued + timedelta(days=5):%Y-%m-%d}"):
         check_gateway(settings)
 
 

@@ -18,9 +18,9 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
-from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from tests.edge.samples import CARD
+from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 

@@ -24,10 +24,10 @@ from shared.messages.frame import ResultMessage, Status, pack_result, unpack_res
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.results import Classification, Detections, Result, Tensors
-from shared.mqtt.bus import MemoryBus
 from shared.task import TASKS, task_named
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_answer, make_frame, make_record, mark_sent
 from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.support.memory_bus import MemoryBus
 
 
 def reply_of(payload: bytes, arrived_ns: int) -> RawReply:

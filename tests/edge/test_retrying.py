@@ -16,11 +16,12 @@ from shared.messages.frame import ResultMessage, Status, unpack_frame
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES
-from shared.mqtt.bus import Delivery, MemoryBus
+from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import JOURNAL_NAME
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 from tests.edge.samples import CARD, make_answer, make_frame
 from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.support.memory_bus import MemoryBus
 
 MS = 1_000_000
 

@@ -13,10 +13,11 @@ from shared import clock
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, MASKS
-from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery, MemoryBus
+from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery
 from shared.stages import EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.edge.samples import CARD, make_frame
 from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.support.memory_bus import MemoryBus
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from edge.sinks.jsonl import RESULTS_NAME, JsonLinesSink
 from edge.sinks.sink import SINKS, FrameResult, Sink, SinkEntry, SinkError
 from edge.sinks.writer import check_sinks
 from edge.sources.source import open_source
-from rosbag_tools.messages.boxes import read_boxes
+from rosbag_tools.messages.ros_types import read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from shared.imaging.frames import Frame

@@ -18,9 +18,9 @@ from shared.messages.load import LoadReport, WorkerLoad, pack_load
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import LOADS, WORKER_STATUS
-from shared.mqtt.bus import MemoryBus
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
+from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 

@@ -52,7 +52,7 @@ PARSERS = {
     "shared/messages/protobuf.py": "gateway",
     "shared/compression.py": "wire",
     "shared/config.py": "settings",
-    "shared/network/certificate_expiry.py": "(the operator's own certificates)",
+    "shared/network/tls.py": "(the operator's own certificates)",
     "shared/messages/msgpack_reader.py": "wire",
     "shared/messages/bounded_json.py": "servers",
     "shared/messages/frame.py": "wire",

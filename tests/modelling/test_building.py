@@ -14,7 +14,7 @@ from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
 from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from shared.imaging.labels import Labels, read_labels
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
 

@@ -16,7 +16,7 @@ from modelling.training.scenes.presence_batches import small
 from modelling.training.scenes.scene_store import HEIGHT, WIDTH
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import read_labels
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
 from ops.processes.null_worker import NullWorkerSettings, null_model
-from shared.mqtt.bus import MemoryBus
+from tests.support.memory_bus import MemoryBus
 
 HEIGHT, WIDTH, THINK_MS = 64, 96, 20.0
 

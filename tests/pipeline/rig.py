@@ -33,11 +33,12 @@ from edge.sources.source import open_source
 from edge.transports.mqtt_transport import MqttTransport
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
-from shared.mqtt.bus import Bus, MemoryBus
+from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.runlog.latency_log import WITH_RESULT, LogWriter, Outcome, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
+from tests.support.memory_bus import MemoryBus
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12
 WAIT_S = 120.0

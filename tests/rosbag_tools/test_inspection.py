@@ -1,5 +1,6 @@
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_the_report_describes_the_written_messages(tmp_path: Path, write_drive: 
     assert (image.encodings, image.resolutions) == ({"bayer_rggb8": 5}, {"12×8": 5})
     assert image.rate_hz == pytest.approx(10)
     assert (image.gaps, image.worst_gap_s) == (0, None)
-    assert json.loads(json.dumps(report.as_dict()))["topics"][1]["rate_hz"] == pytest.approx(10)
+    assert json.loads(json.dumps(asdict(report)))["topics"][1]["rate_hz"] == pytest.approx(10)
 
 
 def test_gaps_are_relative_to_the_usual_period(tmp_path: Path) -> None:

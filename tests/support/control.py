@@ -17,7 +17,8 @@ from shared.messages.control import ControlReply, ControlRequest, Verb, pack_req
 from shared.messages.frame import ResultMessage, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.models.repository import StoredModel
-from shared.mqtt.bus import Bus, MemoryBus, Properties
+from shared.mqtt.bus import Bus, Properties
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import CARD, Engine, frame, model
 
 WAIT_S = 60.0

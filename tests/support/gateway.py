@@ -16,7 +16,7 @@ from cloud.models.loader import ModelLoader
 from cloud.node import DRAIN_S, CloudNode
 from cloud.serving.submission import Answered, Submission
 from shared.inference.model import Model
-from shared.mqtt.bus import MemoryBus
+from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 

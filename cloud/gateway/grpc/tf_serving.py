@@ -20,8 +20,8 @@ from cloud.gateway.grpc.call import GrpcCall, Method, Services, parse_message
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from shared.compression import Buffer
 from shared.messages.protobuf import message_class
-from shared.messages.tensorflow_tensors import STRING, content, dtype_name, extend_values, from_tensor_proto
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS
+from shared.messages.tensorflow_tensors import STRING, dtype_name, extend_values, from_tensor_proto
+from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, MAX_TENSORS, little_endian
 
 ENCODING_KEY = "skylane-tensors"  # Metadata with the one of `ENCODINGS` that the caller requests.
 # Where a TensorProto has its numbers: in the list of their type, as in TensorFlow Serving's responses, or in
@@ -99,7 +99,7 @@ def _fill(proto: Any, name: str, tensor: Tensor, encoding: str, budget: SizeBudg
         return charged
     if encoding == CONTENT:
         budget.charge(tensor.nbytes)
-        proto.tensor_content = bytes(content(tensor))
+        proto.tensor_content = bytes(little_endian(tensor))
         return tensor.nbytes
     extend_values(proto, tensor, budget.charge)
     return tensor.size

@@ -20,7 +20,7 @@ from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError, FrameInference, decode_bag
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
-from shared.resources.gpus import gpus
+from shared.resources.usage import gpus
 from shared.runtime import memory
 from shared.runtime.machine import usable_cores
 from shared.runtime.processes import on_termination_signals

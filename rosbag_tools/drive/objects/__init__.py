@@ -1,1 +1,1 @@
-"""Everything that the synthetic drive shows: street, buildings, plants, vehicles, people."""
+"""Everything that the synthetic drive shows: ground, buildings, plants, vehicles, people."""

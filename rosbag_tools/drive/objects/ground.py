@@ -8,9 +8,8 @@ import numpy.typing as npt
 
 from rosbag_tools.drive.camera import NEAR, Camera, Points
 from rosbag_tools.drive.canvas import ROAD, SIDEWALK, VEGETATION, Canvas
-from rosbag_tools.drive.objects.street import Street
-from rosbag_tools.drive.weather import Weather
-from rosbag_tools.drive.world import CHUNK, CROSSING, ZEBRA, Chunk
+from rosbag_tools.drive.weather import Triple, Weather, triple
+from rosbag_tools.drive.world import CHUNK, CROSSING, ZEBRA, Chunk, Street
 
 FARTHEST = 260.0  # Distance up to which the ground is drawn, in metres.
 _TILE = 16.0  # Period of the texture, in metres.
@@ -18,8 +17,6 @@ _FAR_SIDE = 260.0  # Lateral end of the ground, outside the image, in metres.
 _KERB = 0.16
 _MARKED = 85.0  # Distance up to which markings are drawn, in metres.
 _UP = (0.0, 1.0, 0.0)
-
-_Rgb = tuple[float, float, float]
 
 
 class Ground:
@@ -33,12 +30,12 @@ class Ground:
         self._grain_strength = float(rng.uniform(0.10, 0.22))
         tone = rng.uniform(0.8, 1.2)
         wet = 1.0 - 0.35 * float(weather.wetness > 0.1)  # noqa: PLR2004 - more than damp.
-        self._road: _Rgb = _tuple(np.array((92, 92, 96)) * tone * wet)
+        self._road: Triple = triple(np.array((92, 92, 96)) * tone * wet)
         warm = rng.uniform(-12, 14)
-        self._pavement: _Rgb = _tuple(np.array((158 + warm, 153, 146 - warm)) * rng.uniform(0.85, 1.15) * wet)
-        self._kerb: _Rgb = _tuple(np.array((188, 186, 182)) * rng.uniform(0.85, 1.1) * wet)
-        self._grass: _Rgb = _tuple(np.array((92, 124, 58)) * rng.uniform(0.8, 1.15))
-        self._paint: _Rgb = _tuple(np.array((226, 226, 220)) * rng.uniform(0.8, 1.05))
+        self._pavement: Triple = triple(np.array((158 + warm, 153, 146 - warm)) * rng.uniform(0.85, 1.15) * wet)
+        self._kerb: Triple = triple(np.array((188, 186, 182)) * rng.uniform(0.85, 1.1) * wet)
+        self._grass: Triple = triple(np.array((92, 124, 58)) * rng.uniform(0.8, 1.15))
+        self._paint: Triple = triple(np.array((226, 226, 220)) * rng.uniform(0.8, 1.05))
 
     def paint(self, canvas: Canvas, camera: Camera, chunks: Sequence[Chunk], shadows: Iterable[Points]) -> None:
         """Draws the ground of these chunks; `shadows` are convex outlines N×3 on it."""
@@ -69,7 +66,7 @@ class Ground:
                 near, far = rows[step], rows[step + 1]
                 canvas.fill(np.array((near[at], near[at + 1], far[at + 1], far[at])), colours[at], owner)
 
-    def _strips(self, chunk: Chunk, z: float) -> list[tuple[_Rgb, int]]:
+    def _strips(self, chunk: Chunk, z: float) -> list[tuple[Triple, int]]:
         """Returns colour and class of the strips from left to right at `z`."""
         shade = 1.0 + 0.06 * chunk.patch
         road = ((self._road[0] * shade, self._road[1] * shade, self._road[2] * shade), ROAD)
@@ -126,11 +123,6 @@ class Ground:
         large = cv2.resize(factors, (size[0] * 2, size[1] * 2), interpolation=cv2.INTER_LINEAR)
         wide = cv2.cvtColor(large[: area.shape[0], : area.shape[1]], cv2.COLOR_GRAY2RGB)
         cv2.multiply(area, wide, dst=area, scale=1 / 128)
-
-
-def _tuple(values: npt.NDArray[np.float64]) -> _Rgb:
-    red, green, blue = values.tolist()
-    return red, green, blue
 
 
 def _depths(camera: Camera, chunks: dict[float, Chunk]) -> npt.NDArray[np.float64]:

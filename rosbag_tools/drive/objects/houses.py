@@ -7,9 +7,8 @@ import numpy as np
 
 from rosbag_tools.drive.camera import Points
 from rosbag_tools.drive.canvas import BUILDING, Image
-from rosbag_tools.drive.depth_sort import Placed
 from rosbag_tools.drive.objects import textures
-from rosbag_tools.drive.view import CLOSEST, SceneView
+from rosbag_tools.drive.view import CLOSEST, Placed, SceneView
 from rosbag_tools.drive.weather import TOWARDS_CAMERA, Weather
 from rosbag_tools.drive.world import House
 

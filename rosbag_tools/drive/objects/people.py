@@ -9,9 +9,9 @@ import numpy as np
 
 from rosbag_tools.drive.camera import NEAR, Points
 from rosbag_tools.drive.canvas import PERSON, RIDER, Colour, palette
-from rosbag_tools.drive.traffic import Mover
 from rosbag_tools.drive.view import SceneView
 from rosbag_tools.drive.weather import TOWARDS_CAMERA
+from rosbag_tools.drive.world import Mover
 
 REACH = {"person": 0.45, "rider": 0.9}  # Maximum extent to each side, in metres.
 _TYRE = (38, 38, 40)

@@ -43,12 +43,10 @@ def level(levels: list[Image], height: float) -> Image:
 
 def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
     """Returns a lit house front, RGB, with `storeys` by `bays` windows."""
-    rng = Random(seed)
-    noise = np.random.default_rng(rng.randrange(2**32))
+    rng, noise = _generators(seed)
     height, width = int(storeys * STOREY * _SCALE), int(bays * BAY * _SCALE)
     wall = np.array(rng.choice(_WALLS)) * rng.uniform(0.75, 1.1)
-    picture = np.empty((height, width, 3), np.float32)
-    picture[:] = wall
+    picture = np.full((height, width, 3), wall, np.float32)
     picture *= 1 + 0.09 * grain(noise, height, width, 5)[..., None]
     if rng.random() < 0.4:  # noqa: PLR2004 - a share, here and below.
         _bricks(picture, rng)
@@ -72,10 +70,8 @@ def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
 
 def wall(seed: str, weather: Weather) -> Image:
     """Returns a lit house side without windows, RGB, in the colour of the front with the same seed."""
-    rng = Random(seed)
-    noise = np.random.default_rng(rng.randrange(2**32))
-    picture = np.empty((128, 128, 3), np.float32)
-    picture[:] = np.array(rng.choice(_WALLS)) * rng.uniform(0.75, 1.1)
+    rng, noise = _generators(seed)
+    picture = np.full((128, 128, 3), np.array(rng.choice(_WALLS)) * rng.uniform(0.75, 1.1), np.float32)
     picture *= 1 + 0.12 * grain(noise, 128, 128, 5)[..., None]
     if rng.random() < 0.4:  # noqa: PLR2004
         _bricks(picture, rng)
@@ -84,8 +80,7 @@ def wall(seed: str, weather: Weather) -> Image:
 
 def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
     """Returns a lit crown or bush, RGB, and its shape: uint8, 0 where it is transparent."""
-    rng = Random(seed)
-    noise = np.random.default_rng(rng.randrange(2**32))
+    rng, noise = _generators(seed)
     size = _FOLIAGE
     shape = np.zeros((size, size), np.uint8)
     picture = np.zeros((size, size, 3), np.float32)
@@ -117,10 +112,8 @@ def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
 
 def hedge(seed: str, weather: Weather) -> Image:
     """Returns a lit trimmed hedge, RGB."""
-    rng = Random(seed)
-    noise = np.random.default_rng(rng.randrange(2**32))
-    picture = np.empty((96, 768, 3), np.float32)
-    picture[:] = np.array(rng.choice(_GREENS)) * rng.uniform(0.75, 1.0)
+    rng, noise = _generators(seed)
+    picture = np.full((96, 768, 3), np.array(rng.choice(_GREENS)) * rng.uniform(0.75, 1.0), np.float32)
     picture *= np.linspace(1.2, 0.7, 96, dtype=np.float32)[:, None, None]
     picture *= 1 + 0.4 * np.asarray(cv2.resize(grain(noise, 96, 768, 3, coarsest=96), (768, 96)))[..., None]
     return _lit(picture, weather)
@@ -151,6 +144,11 @@ def asphalt(seed: int) -> npt.NDArray[np.float32]:
     fine = np.asarray(cv2.GaussianBlur(np.tile(fine, (2, 2)), (0, 0), 1.2))[512:1536, 512:1536] * 1.8
     fine = np.roll(fine, (512, 512), axis=(0, 1))
     return np.asarray(np.clip(fine * 0.8 + tiled[1024:2048, 1024:2048] * 0.35, -1, 1), np.float32)
+
+
+def _generators(seed: str) -> tuple[Random, np.random.Generator]:
+    rng = Random(seed)
+    return rng, np.random.default_rng(rng.randrange(2**32))
 
 
 def _lit(picture: npt.NDArray[np.float32], weather: Weather) -> Image:

@@ -13,8 +13,7 @@ from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.recording import CAMERA, DrivePlan, record
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.boxes import read_boxes
-from rosbag_tools.messages.ros_types import read_stamp
+from rosbag_tools.messages.ros_types import read_boxes, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter

@@ -10,7 +10,8 @@ from cloud.serving.errors import RequestErrors
 from shared import clock
 from shared.messages.clock_probes import Echo, Probe, pack_probe, unpack_echo
 from shared.messages.topics import ECHOES, PROBES
-from shared.mqtt.bus import Ack, Delivery, MemoryBus
+from shared.mqtt.bus import Ack, Delivery
+from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 SECOND_NS = 10**9

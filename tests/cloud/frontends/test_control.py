@@ -8,10 +8,11 @@ from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages.frame import ResultMessage, Status, pack_frame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.mqtt.bus import Ack, Bus, MemoryBus, Properties
+from shared.mqtt.bus import Ack, Bus, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.support.control import WAIT_S, FakeRepository, WorkerRig, open_worker
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import frame
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}

@@ -16,8 +16,9 @@ from shared.inference.model import Model
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.topics import FRAMES, LOADS, MASKS
-from shared.mqtt.bus import Bus, Delivery, MemoryBus
+from shared.mqtt.bus import Bus, Delivery
 from shared.stages import Stage
+from tests.support.memory_bus import MemoryBus
 from tests.support.mqtt_bus import connect, free_port, mosquitto_with
 from tests.support.tiny_model import frame, model
 

@@ -20,9 +20,10 @@ from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_resu
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import FRAMES, MASKS, RETRIES, WORKER_STATUS
-from shared.mqtt.bus import Handler, MemoryBus, Properties
+from shared.mqtt.bus import Handler, Properties
 from shared.stages import Stage
 from shared.threads import ThreadGroup
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import frame, model
 
 WAIT_S = 60.0

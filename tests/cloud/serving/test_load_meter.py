@@ -22,9 +22,10 @@ from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_resu
 from shared.messages.load import WorkerLoad
 from shared.messages.topics import FRAMES, MASKS
 from shared.models.manifest import BatchingSection
-from shared.mqtt.bus import MemoryBus, Properties
+from shared.mqtt.bus import Properties
 from shared.stages import Stage
 from tests.support.batching import BatcherRig, GatedEngine
+from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import Engine, frame, model
 
 WAIT_S = 60.0

@@ -19,8 +19,9 @@ from shared.clock import Exchange, Offset
 from shared.messages.clock_probes import Echo, Probe, pack_echo, unpack_probe
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import ECHOES, PROBES
-from shared.mqtt.bus import Ack, Bus, Delivery, MemoryBus
+from shared.mqtt.bus import Ack, Bus, Delivery
 from tests.edge.samples import CARD
+from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 MS = 10**6

@@ -11,10 +11,11 @@ from edge.retrying import Retrier, RetryPolicy
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES
-from shared.mqtt.bus import Delivery, MemoryBus
+from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import read_journal
 from tests.edge.samples import CARD, make_frame
 from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.support.memory_bus import MemoryBus
 
 
 class DispatchingVehicle(Vehicle):

@@ -14,8 +14,7 @@ from modelling.evaluation.true_boxes import truth_of
 from modelling.recipes import HEIGHT_SHARE, PRESENCE
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.boxes import read_boxes
-from rosbag_tools.messages.ros_types import MalformedMessageError
+from rosbag_tools.messages.ros_types import MalformedMessageError, read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter

@@ -13,7 +13,7 @@ from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import InspectionError, inspect, write
 from shared.files import tree_sha256
 from shared.inference.engine import EngineError
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from tests.support import onnx_models, tiny_models

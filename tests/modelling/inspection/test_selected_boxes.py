@@ -11,11 +11,12 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from modelling.inspection import image_run
 from modelling.inspection.inspection import Inspection, inspect, write
+from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.inference.engine import EngineError
-from shared.inference.opening import open_local
-from shared.messages.results import Detections, ResultError
+from shared.inference.model import open_local
+from shared.messages.results import Detections
 from shared.models.manifest import DetectionSection, Placement
 from shared.models.repository import Repository
 from shared.tasks.detection import objects
@@ -135,7 +136,7 @@ def test_a_class_without_a_label_is_an_error(tmp_path: Path) -> None:
     _frozen(tmp_path / "m.pb")
     labels = Labels(("person", "bicycle"), ((1, 1, 1), (2, 2, 2)))
     found = inspect(tmp_path / "m.pb", size=(_SIDE, _SIDE), labels=labels)
-    with pytest.raises(ResultError, match="answers class 3, and its labels name 1 to 2"):
+    with pytest.raises(SkylaneError, match="answers class 3, and its labels name 1 to 2"):
         write(found, tmp_path / "models" / "m")
     assert not (tmp_path / "models" / "m").exists()
 
@@ -181,5 +182,5 @@ def test_outputs_of_different_selections_are_an_error() -> None:
         detection=DetectionSection(), input=SimpleNamespace(height=_SIDE, width=_SIDE), labels=[None] * 5
     )
     outputs = {"boxes": np.zeros((5, 4)), "scores": np.zeros(90), "classes": np.zeros(5)}
-    with pytest.raises(ResultError, match="gives 5 boxes, 90 scores, 5 classes"):
+    with pytest.raises(SkylaneError, match="gives 5 boxes, 90 scores, 5 classes"):
         objects(outputs, plan(Resize.STRETCH, *(_SIDE,) * 4), manifest)

@@ -11,8 +11,8 @@ from modelling.reuse.search import Tuner
 from modelling.reuse.tune import TuneSettings, tune
 from shared.imaging.labels import Labels
 from shared.inference.model import Model
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
+from shared.reuse.tuning import CascadeThresholds
 from tests.modelling.reuse.parts import EMPTY, VEHICLE, model_of, write_drive
 from tests.support.stub_models import tensor_model
 

@@ -9,8 +9,8 @@ from modelling.reuse.replay import Replay
 from modelling.reuse.scoring import ClassificationScorer
 from modelling.reuse.search import Outcomes, Tuner, best, pareto_front
 from modelling.reuse.simulation import ReplayedFrame, simulate
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import SIDE, GateSettings
+from shared.reuse.tuning import CascadeThresholds
 from shared.task import Confidence
 
 FRAMES = 60

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from modelling.reuse.simulation import Presented, ReplayedFrame, simulate
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import SIDE, GateSettings
+from shared.reuse.tuning import CascadeThresholds
 from shared.task import Confidence
 
 GATE = GateSettings("mse", 4.0, reuse_frames=3, reuse_ms=1000.0)

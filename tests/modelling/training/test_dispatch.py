@@ -9,7 +9,7 @@ from modelling.training.dispatch import train
 from modelling.training.segmentation import TrainingStage
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import read_labels
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 from shared.package_data import shipped

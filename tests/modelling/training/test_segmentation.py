@@ -34,7 +34,7 @@ from modelling.training.segmentation import (
 from modelling.training.trainer import LearningRateSchedule, TrainingProgress
 from modelling.training.weather_scores import scores_by_weather
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
-from shared.inference.opening import open_local
+from shared.inference.model import open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 

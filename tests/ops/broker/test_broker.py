@@ -22,9 +22,8 @@ from ops.broker import broker as broker_module
 from ops.broker.broker import Broker, PortInUseError
 from ops.broker.certificate_authority import AUTHORITY_DAYS, CertificateAuthority
 from ops.broker.mosquitto import BrokerError, MosquittoListener, first_listener
-from shared.errors import MissingExtraError
+from shared.errors import MissingExtraError, SkylaneError
 from shared.network.address import Address
-from shared.network.certificate_expiry import ExpiredError
 from tests.support.mqtt_bus import connect, free_port, subscribed_inbox
 
 KINDS = [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "embedded"]
@@ -164,7 +163,7 @@ def test_an_expired_file_is_reported_before_the_broker_starts(
     """The broker would start and refuse every client with a TLS error."""
     CertificateAuthority(tmp_path).broker(["127.0.0.1"], 90)
     expire(CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)))
-    with pytest.raises(ExpiredError, match=problem):
+    with pytest.raises(SkylaneError, match=problem):
         Broker.start(secured=tmp_path)
 
 
@@ -172,7 +171,7 @@ def test_an_expired_file_is_reported_before_the_broker_starts(
 def test_an_expired_authority_is_reported_before_the_broker_starts(tmp_path: Path) -> None:
     """It invalidates every certificate."""
     CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=AUTHORITY_DAYS + 1)).broker(["127.0.0.1"], 90)
-    with pytest.raises(ExpiredError, match=r"ca\.crt expired on .*: create a new authority in a new folder"):
+    with pytest.raises(SkylaneError, match=r"ca\.crt expired on .*: create a new authority in a new folder"):
         Broker.start(secured=tmp_path)
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from rosbag_tools.drive.canvas import BUILDING, CAR, POLE, ROAD, SKY, Canvas
-from rosbag_tools.drive.depth_sort import Placed, far_to_near
 from rosbag_tools.drive.scene import CLASSES, WEATHERS, Drive, SceneFrame
+from rosbag_tools.drive.view import Placed, far_to_near
 from rosbag_tools.drive.weather import weather
 from shared.errors import UnknownNameError
 

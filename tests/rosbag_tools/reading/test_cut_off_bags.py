@@ -7,7 +7,7 @@ import pytest
 
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, NoImagesError
+from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 
@@ -51,7 +51,7 @@ def test_the_message_is_plain_text_about_the_given_bag(
 def test_a_bag_of_which_nothing_is_left_is_called_damaged(tmp_path: Path) -> None:
     """It has camera images where it was recorded, so their absence is no fact about it."""
     path = _cut_off(tmp_path, BagFormat.ROS1, "none", 0.3)
-    with pytest.raises(NoImagesError, match=r"is damaged, and nothing in it can be read .*: copy it again"):
+    with pytest.raises(SkylaneError, match=r"is damaged, and nothing in it can be read .*: copy it again"):
         BagSource(path)
 
 

@@ -14,8 +14,9 @@ from rosbag_tools.editing import rewrite
 from rosbag_tools.inspection import inspect
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.data_file import DataFile
-from rosbag_tools.reading.frames import BagSource, NoImagesError
+from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.verification import verify
+from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import cv2
 from tests.support.mcap_files import Channel, camera_message, write_mcap
@@ -123,7 +124,7 @@ def test_other_serializations_are_counted_and_called_unsupported(tmp_path: Path,
     assert runner.invoke(bag_command, ["verify", str(path)]).exit_code == 1
     shown = json.loads(runner.invoke(bag_command, ["info", "--json", str(path)]).stdout)
     assert {topic["name"]: topic["count"] for topic in shown["topics"]} == {"/cam/image": 5, "/cam/json": 2}
-    with pytest.raises(NoImagesError, match="not supported"):
+    with pytest.raises(SkylaneError, match="not supported"):
         BagSource(path, topics=["/cam/json"])
     assert len(frames_of(path)) == 5  # The camera that can be read plays.
 
@@ -144,7 +145,7 @@ def test_a_file_with_unsupported_channels_only_names_them(tmp_path: Path) -> Non
     """The error of play, extract and batch says what is there."""
     write_mcap(tmp_path / "drive.mcap", [JSON], [(0, b"{}")] * 3)
     with pytest.raises(
-        NoImagesError, match=r"/cam/json \(3 of foxglove.CompressedImage: json messages are not supported"
+        SkylaneError, match=r"/cam/json \(3 of foxglove.CompressedImage: json messages are not supported"
     ):
         BagSource(tmp_path / "drive.mcap")
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from modelling.evaluation.true_boxes import TimestampMatcher, images_with_boxes
 from rosbag_tools.cli import bag as bag_command
-from rosbag_tools.editing import BagPart, rewrite
+from rosbag_tools.editing import rewrite
 from rosbag_tools.extraction import extract
 from rosbag_tools.inspection import inspect
 from rosbag_tools.messages.ros_types import own_types, read_camera
@@ -365,7 +365,7 @@ def test_copies_keep_video_topics(tmp_path: Path) -> None:
     assert lost(play(tmp_path / "ros1.bag")) == {}
     rewrite(tmp_path / "ros1.bag", tmp_path / "back")
     assert lost(play(tmp_path / "back")) == {}
-    rewrite(tmp_path / "drive", tmp_path / "part", part=BagPart(start_s=0.5))
+    rewrite(tmp_path / "drive", tmp_path / "part", start_s=0.5)
     assert list(lost(play(tmp_path / "part"))) == [5, 6, 7, 8, 9]
 
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shared.errors import UnknownNameError
-from shared.imaging.bayer import DEMOSAIC_METHODS, DemosaicError, to_colour
+from shared.errors import SkylaneError, UnknownNameError
+from shared.imaging.bayer import DEMOSAIC_METHODS, to_colour
 from shared.imaging.frames import Layout, Pixels
 
 BAYER_LAYOUTS = [layout for layout in Layout if layout.is_bayer]
@@ -172,7 +172,7 @@ def test_binning_of_a_full_sensor_has_no_seams() -> None:
 @pytest.mark.parametrize("layout", [layout for layout in BAYER_LAYOUTS if layout.dtype == np.uint16])
 def test_vng_rejects_16_bit_layouts(layout: Layout) -> None:
     """OpenCV's VNG supports 8 bits only; the error names the alternatives."""
-    with pytest.raises(DemosaicError, match=r"8 bits.*choose edge-aware or bilinear"):
+    with pytest.raises(SkylaneError, match=r"8 bits.*choose edge-aware or bilinear"):
         to_colour(np.zeros((8, 8), np.uint16), layout, Layout.RGB8, "vng")
 
 
@@ -180,14 +180,14 @@ def test_vng_rejects_16_bit_layouts(layout: Layout) -> None:
 @pytest.mark.parametrize("shape", [(7, 8), (8, 7), (0, 8)])
 def test_odd_side_is_rejected(method: str, shape: tuple[int, int]) -> None:
     """Half a cell has no colour."""
-    with pytest.raises(DemosaicError, match="even sides"):
+    with pytest.raises(SkylaneError, match="even sides"):
         to_colour(np.zeros(shape, np.uint8), Layout.BAYER_GRBG8, Layout.RGB8, method)
 
 
 @pytest.mark.parametrize("method", INTERPOLATING)
 def test_too_small_image_is_rejected(method: str) -> None:
     """OpenCV would return black."""
-    with pytest.raises(DemosaicError, match="4×4"):
+    with pytest.raises(SkylaneError, match="4×4"):
         to_colour(np.full((2, 8), 200, np.uint8), Layout.BAYER_GRBG8, Layout.RGB8, method)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from shared.imaging.bit_depth import BitDepth, BitDepthError, Bits, measured_bits
+from shared.errors import SkylaneError
+from shared.imaging.bit_depth import BitDepth, Bits, measured_bits
 from shared.imaging.frames import Layout
 
 Wide = npt.NDArray[np.uint16]
@@ -109,7 +110,7 @@ def test_values_above_the_given_bits_are_refused(bits: Bits, declared: int | Non
     """The user's number counts before that of the encoding, and the message names one that fits."""
     depth = BitDepth("/cam", bits, pytest.fail)
     assert int(depth.scaled(scene(1000), Layout.MONO16, declared=declared).max()) == 1000 << 6
-    with pytest.raises(BitDepthError, match="largest value 3000 does not fit into 10 bits: give --bits 12"):
+    with pytest.raises(SkylaneError, match="largest value 3000 does not fit into 10 bits: give --bits 12"):
         depth.scaled(scene(3000), Layout.MONO16, declared=declared)
 
 

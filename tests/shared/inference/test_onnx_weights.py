@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.models.loader import ModelLoader
+from shared.errors import SkylaneError
 from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import checked_onnx_file, weight_files
-from shared.models.repository import Repository, RepositoryError
+from shared.models.repository import Repository
 from tests.support import onnx_models
 from tests.support.onnx_models import WEIGHTS
 
@@ -84,7 +85,7 @@ def test_weights_in_a_models_folder_are_read(tmp_path: Path, location: str) -> N
     with ModelLoader(Repository(tmp_path)).open("foreign"):
         pass
     (folder / "network" / location).write_bytes(bytes(WEIGHTS.nbytes))
-    with pytest.raises(RepositoryError, match="it was changed or is incomplete"):
+    with pytest.raises(SkylaneError, match="it was changed or is incomplete"):
         ModelLoader(Repository(tmp_path)).open("foreign")
 
 

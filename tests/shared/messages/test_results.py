@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 
 from shared.errors import SkylaneError
 from shared.messages import tensors
-from shared.messages.results import (
-    MAX_DETECTIONS,
-    Classification,
-    Detections,
-    ResultError,
-    Tensors,
-)
+from shared.messages.results import MAX_DETECTIONS, Classification, Detections, Tensors
 from shared.task import TASKS, task_named
 
 SCORES = st.floats(0, 1, width=32)
@@ -95,7 +89,7 @@ def _arrays(count: int = 2) -> dict[str, Any]:
 )
 def test_invalid_detections_are_rejected(change: dict[str, Any], reason: str) -> None:
     """Sinks draw and count detections without further checks."""
-    with pytest.raises(ResultError, match=reason):
+    with pytest.raises(SkylaneError, match=reason):
         task_named("detection").decode(tensors.encode(_arrays() | change, "raw"), "raw", None)
 
 
@@ -112,7 +106,7 @@ def test_invalid_detections_are_rejected(change: dict[str, Any], reason: str) ->
 )
 def test_invalid_classification_is_rejected(arrays: dict[str, Any]) -> None:
     """Sinks show scores without further checks."""
-    with pytest.raises(ResultError):
+    with pytest.raises(SkylaneError):
         task_named("classification").decode(tensors.encode(arrays, "raw"), "raw", None)
 
 
@@ -129,7 +123,7 @@ def test_random_bytes_raise_only_skylane_error(task: str, data: bytes) -> None:
 
 def test_mask_without_shape_is_rejected() -> None:
     """The data alone does not define the number of pixels."""
-    with pytest.raises(ResultError, match="send its shape"):
+    with pytest.raises(SkylaneError, match="send its shape"):
         task_named("segmentation").decode(b"", "raw", None)
 
 

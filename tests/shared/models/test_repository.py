@@ -18,9 +18,8 @@ from shared.errors import SkylaneError, UnknownNameError
 from shared.files import tree_sha256
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
-from shared.inference.model import ImagesError, OutputError
 from shared.models.manifest import OutputKind, OutputSection
-from shared.models.repository import Repository, RepositoryError, default_root
+from shared.models.repository import Repository, default_root
 from shared.task import CONFIDENCE_HEAD
 
 
@@ -110,7 +109,7 @@ def test_a_class_without_a_name_is_found_by_the_warm_up(workshop: Any) -> None:
     workshop.add("m", graph, labels=labels)
     with (
         workshop.open("m") as model,
-        pytest.raises(OutputError, match="m answers class 1, but names only 1: name all classes in labels"),
+        pytest.raises(SkylaneError, match="m answers class 1, but names only 1: name all classes in labels"),
     ):
         model.warm_up()
 
@@ -199,7 +198,7 @@ def test_a_changed_file_is_refused(workshop: Any) -> None:
     """Replies have the hash of the model, which must be that of the file."""
     folder = workshop.add("m", _graph(workshop))
     (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
-    with pytest.raises(RepositoryError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
+    with pytest.raises(SkylaneError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
         workshop.open("m")
 
 
@@ -207,7 +206,7 @@ def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
     """A clone has manifests of models that must be built."""
     folder = workshop.add("m", b"")
     (folder / "model.pb").unlink()
-    with pytest.raises(RepositoryError, match=r"model\.pb is missing: build it with `skylane model build m`"):
+    with pytest.raises(SkylaneError, match=r"model\.pb is missing: build it with `skylane model build m`"):
         workshop.open("m")
 
 
@@ -217,7 +216,7 @@ def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> N
     (folder / "model.pb").unlink()
     (tmp_path / "elsewhere.pb").write_bytes(b"")
     (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
-    with pytest.raises(RepositoryError, match="leads outside"):
+    with pytest.raises(SkylaneError, match="leads outside"):
         workshop.open("m")
 
 
@@ -233,7 +232,7 @@ def test_a_model_file_that_is_no_file_is_refused(workshop: Any, make: Callable[[
     folder = workshop.add("bad", b"")
     (folder / "model.pb").unlink()
     make(folder / "model.pb")
-    with pytest.raises(RepositoryError, match=problem):
+    with pytest.raises(SkylaneError, match=problem):
         workshop.repository.find("bad").file()
 
 
@@ -272,7 +271,7 @@ def test_an_unreadable_model_does_not_hide_the_others() -> None:
     finally:
         shutil.rmtree(root)
     assert ended.stdout == "('closed', 'open')\n", ended.stderr
-    assert "RepositoryError" in ended.stderr
+    assert "SkylaneError" in ended.stderr
     assert "Permission denied" in ended.stderr
 
 
@@ -286,7 +285,7 @@ def test_a_model_that_is_a_link_out_of_the_repository_is_refused(
     (workshop.root / "several").mkdir()
     (workshop.root / "several" / "2").symlink_to(outside)
     for name in ("m", "several"):
-        with pytest.raises(RepositoryError, match="leads outside the repository: copy the model into it"):
+        with pytest.raises(SkylaneError, match="leads outside the repository: copy the model into it"):
             workshop.repository.find(name)
 
 
@@ -306,14 +305,14 @@ def test_a_file_that_is_replaced_while_it_is_opened_is_refused(workshop: Any, mo
         return opening
 
     monkeypatch.setattr(registry, "load", meanwhile)
-    with pytest.raises(RepositoryError, match="it was changed or is incomplete"):
+    with pytest.raises(SkylaneError, match="it was changed or is incomplete"):
         workshop.open("m")
     assert len(closed) == 1
 
 
 def test_a_missing_repository_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     """This is the first error on a new machine."""
-    with pytest.raises(RepositoryError, match="give --models or SKYLANE_MODELS"):
+    with pytest.raises(SkylaneError, match="give --models or SKYLANE_MODELS"):
         Repository(tmp_path / "absent").names()
 
 
@@ -345,7 +344,7 @@ def test_the_environment_sets_the_default_repository(monkeypatch: pytest.MonkeyP
 def test_images_of_another_shape_are_refused(workshop: Any, images: Any) -> None:
     """TensorFlow's own message names internal tensors."""
     workshop.add("m", _graph(workshop))
-    with workshop.open("m") as model, pytest.raises(ImagesError, match="m needs uint8 N×8×12×3, got"):
+    with workshop.open("m") as model, pytest.raises(SkylaneError, match="m needs uint8 N×8×12×3, got"):
         model.predict(images)
 
 

@@ -1,3 +1,5 @@
+from paho.mqtt.client import MQTTMessageInfo
+
 from shared.mqtt.bus import Ack
 from shared.mqtt.paho_bus import InflightMessages
 from shared.mqtt.paho_client import MAX_INFLIGHT_BYTES
@@ -5,15 +7,16 @@ from shared.mqtt.paho_client import MAX_INFLIGHT_BYTES
 ACCEPTED = Ack(accepted=True, no_subscriber=False)
 
 
-class QosZeroMessage:
+class QosZeroMessage(MQTTMessageInfo):
     """A QoS 0 publication in the send queue."""
 
     def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(1)
         self.is_written = False
         self._error = error
 
     def is_published(self) -> bool:
-        """See UnsentMessage."""
+        """See MQTTMessageInfo."""
         if self._error:
             raise self._error
         return self.is_written

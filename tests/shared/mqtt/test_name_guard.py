@@ -11,8 +11,9 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
 from shared.messages.topics import VEHICLE_STATUS
-from shared.mqtt.bus import Ack, Delivery, MemoryBus
+from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.name_guard import IdentityError, NameGuard, NameTakenError, client_id
+from tests.support.memory_bus import MemoryBus
 from tests.support.mqtt_bus import WAIT_S, Inbox
 
 TOPIC = VEHICLE_STATUS.of(vehicle="car-1")

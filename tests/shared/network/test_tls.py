@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
-from shared.mqtt.first_connect import BrokerRefusedError, BrokerUnreachableError
+from shared.errors import SkylaneError
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import MqttSettings
 from shared.network.address import Address, Certificates
@@ -73,7 +73,7 @@ def test_a_missing_or_foreign_certificate_is_reported(
     secured: Broker, authority: CertificateAuthority, name: str | None, problem: str
 ) -> None:
     """With TLS 1.3 the broker closes the connection only after the client's handshake has succeeded."""
-    with pytest.raises(BrokerRefusedError, match=problem):
+    with pytest.raises(SkylaneError, match=problem):
         _bus(secured.url, authority.folder, name)
 
 
@@ -83,7 +83,7 @@ def test_a_certificate_of_another_authority_is_reported(
     """The node uses the folder of another deployment."""
     other = CertificateAuthority(tmp_path / "other")
     other.node(Role.VEHICLE, "car-1", 1)
-    with pytest.raises(BrokerRefusedError, match=r"car-1\.crt: it is not signed by an authority the broker knows"):
+    with pytest.raises(SkylaneError, match=r"car-1\.crt: it is not signed by an authority the broker knows"):
         _bus(secured.url, other.folder, "car-1", authority=authority.certificate_file)
 
 
@@ -92,7 +92,7 @@ def test_an_expired_certificate_is_reported(secured: Broker, authority: Certific
     old = tmp_path / "old"
     shutil.copytree(authority.folder, old)
     CertificateAuthority(old, now=datetime.now(UTC) - timedelta(days=10)).node(Role.VEHICLE, "old", 5)
-    with pytest.raises(BrokerRefusedError, match=r"old\.crt: it has expired: renew it"):
+    with pytest.raises(SkylaneError, match=r"old\.crt: it has expired: renew it"):
         _bus(secured.url, old, "old")
 
 
@@ -107,7 +107,7 @@ def test_a_revoked_certificate_is_reported(authority: CertificateAuthority, tmp_
     own.revoke("stolen")
     with (
         Broker.start(secured=folder) as broker,
-        pytest.raises(BrokerRefusedError, match=r"stolen\.crt: it was revoked"),
+        pytest.raises(SkylaneError, match=r"stolen\.crt: it was revoked"),
     ):
         _bus(broker.url, tmp_path / "kept", "stolen")
 
@@ -117,23 +117,21 @@ def test_a_broker_of_an_unknown_authority_is_reported(
 ) -> None:
     """Another server may listen on that address."""
     other = CertificateAuthority(tmp_path / "other")
-    with pytest.raises(BrokerRefusedError, match=r"is not signed by an authority that is trusted here: .*--tls-ca"):
+    with pytest.raises(SkylaneError, match=r"is not signed by an authority that is trusted here: .*--tls-ca"):
         _bus(secured.url, authority.folder, "car-1", authority=other.certificate_file)
 
 
 def test_a_broker_under_another_name_is_reported(secured: Broker, authority: CertificateAuthority) -> None:
     """The certificate is for an address, but the vehicle connects by a name."""
     url = secured.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(BrokerRefusedError, match=r"is not for 'localhost': connect by a name in the certificate"):
+    with pytest.raises(SkylaneError, match=r"is not for 'localhost': connect by a name in the certificate"):
         _bus(url, authority.folder, "car-1")
 
 
 def test_a_broker_without_tls_is_reported(mosquitto_url: str, authority: CertificateAuthority) -> None:
     """The URL has mqtts:// instead of mqtt://. A broker that shuts down looks the same, so the client retries."""
     url = mosquitto_url.replace("mqtt://", "mqtts://")
-    with pytest.raises(
-        BrokerUnreachableError, match=r"closed the connection during the TLS handshake: .* write mqtt://"
-    ):
+    with pytest.raises(SkylaneError, match=r"closed the connection during the TLS handshake: .* write mqtt://"):
         _bus(url, authority.folder, "car-1", settings=MqttSettings(connect_timeout_s=0.3))
 
 
@@ -149,20 +147,20 @@ def test_a_plain_text_reply_to_tls_is_reported_at_once(authority: CertificateAut
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(BrokerRefusedError, match=r"does not speak TLS on that port: write mqtt://"):
+        with pytest.raises(SkylaneError, match=r"does not speak TLS on that port: write mqtt://"):
             _bus(f"mqtts://127.0.0.1:{listener.getsockname()[1]}", authority.folder, "car-1")
         thread.join()
 
 
 def test_a_broker_with_unexpected_tls_is_reported(secured: Broker) -> None:
     """The URL has mqtt:// instead of mqtts://."""
-    with pytest.raises(BrokerRefusedError, match=r"speaks TLS on that port: write mqtts://"):
+    with pytest.raises(SkylaneError, match=r"speaks TLS on that port: write mqtts://"):
         connect(secured.url.replace("mqtts://", "mqtt://"), MqttSettings(connect_timeout_s=WAIT_S))
 
 
 def test_a_missing_broker_is_not_blamed_on_certificates(authority: CertificateAuthority) -> None:
     """The error says that the connection was refused."""
-    with pytest.raises(BrokerUnreachableError, match="refused"):
+    with pytest.raises(SkylaneError, match="refused"):
         _bus("mqtts://127.0.0.1:1", authority.folder, None, settings=MqttSettings(connect_timeout_s=0.2))
 
 

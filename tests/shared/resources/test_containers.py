@@ -73,7 +73,7 @@ def test_containers_are_sampled_through_the_engine(tmp_path: Path, monkeypatch: 
 def test_a_missing_engine_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run goes on without container samples."""
     monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("shared.resources.containers.DOCKER_SOCKET", tmp_path / "docker.sock")
+    monkeypatch.setattr("shared.resources.usage.DOCKER_SOCKET", tmp_path / "docker.sock")
     with ResourceSampler(tmp_path / "a.csv", {}, containers=("x", "y")) as sampler:
         pass
     engine = f"there is no Docker engine at {tmp_path / 'docker.sock'}, and DOCKER_HOST names no other"

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from shared import clock
-from shared.resources.sampler import COLUMNS, MACHINE, ResourceSampler, ResourcesError
+from shared.errors import SkylaneError
+from shared.resources.sampler import COLUMNS, MACHINE, ResourceSampler
 from shared.resources.tcp_bytes import TcpCount, TcpTable
 from shared.resources.usage import CpuShare, MachineUsage, ProbeGoneError, ProcessUsage
 from tests.full_disk import disk_of
@@ -226,11 +227,11 @@ def test_an_existing_or_unwritable_file_is_refused(tmp_path: Path) -> None:
     """Samples of another run are not overwritten."""
     path = tmp_path / "resources.csv"
     path.write_text("mine")
-    with pytest.raises(ResourcesError, match="already exists: choose another file"), ResourceSampler(path, {}):
+    with pytest.raises(SkylaneError, match="already exists: choose another file"), ResourceSampler(path, {}):
         pass
     assert path.read_text() == "mine"
     with (
-        pytest.raises(ResourcesError, match="No such file or directory"),
+        pytest.raises(SkylaneError, match="No such file or directory"),
         ResourceSampler(tmp_path / "no" / "where.csv", {}),
     ):
         pass

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from shared.reuse.cascade import CascadeThresholds, ThresholdError, is_sure
+from shared.errors import SkylaneError
+from shared.reuse.tuning import CascadeThresholds, is_sure
 from shared.task import Confidence
 
 THRESHOLDS = CascadeThresholds(0.2, 0.9)
@@ -37,5 +38,5 @@ def test_every_box_must_be_certain() -> None:
 @pytest.mark.parametrize("thresholds", [(0.9, 0.2), (0.5, 0.5), (-0.1, 0.5), (0.1, 1.1), (float("nan"), 0.5)])
 def test_thresholds_must_be_in_order_and_in_range(thresholds: tuple[float, float]) -> None:
     """The message shows the given values and an example."""
-    with pytest.raises(ThresholdError, match=r"give 0 <= c_low < c_high <= 1"):
+    with pytest.raises(SkylaneError, match=r"give 0 <= c_low < c_high <= 1"):
         CascadeThresholds(*thresholds)

@@ -9,9 +9,9 @@ import pytest
 
 from shared.config import ConfigError
 from shared.package_data import shipped
-from shared.reuse.cascade import CascadeThresholds
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import (
+    CascadeThresholds,
     Tuning,
     TuningError,
     cascade_thresholds,

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.runtime.health_file import HealthFile, HealthFileError, is_fresh
+from shared.errors import SkylaneError
+from shared.runtime.health_file import HealthFile, is_fresh
 
 
 def test_the_file_exists_only_while_the_node_is_online(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_file_of_an_earlier_process_is_removed(tmp_path: Path) -> None:
 def test_an_unwritable_path_is_refused_at_the_start(tmp_path: Path) -> None:
     """Otherwise a working node would be reported as unhealthy."""
     path = tmp_path / "nowhere" / "health"
-    with pytest.raises(HealthFileError, match=r"cannot be written \(No such file or directory\).*--health-file"):
+    with pytest.raises(SkylaneError, match=r"cannot be written \(No such file or directory\).*--health-file"):
         HealthFile(path)
 
 

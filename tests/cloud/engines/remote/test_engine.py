@@ -12,9 +12,10 @@ from cloud.engines.remote.channel import CA_VARIABLE, TOKEN_VARIABLE
 from cloud.models.loader import ModelLoader
 from ops.broker.certificate_authority import CertificateAuthority
 from shared.config import ConfigError
+from shared.errors import SkylaneError
 from shared.inference.engine import EngineError, InferenceError, ModelUnavailableError
 from shared.inference.model import Model
-from shared.models.repository import Repository, RepositoryError
+from shared.models.repository import Repository
 from tests.support import model_servers, tiny_models
 from tests.support.model_servers import MODEL, SERVERS, Server, grpc, when_available
 
@@ -222,5 +223,5 @@ def test_an_invalid_manifest_is_refused_before_any_call(tmp_path: Path, changes:
     """The error names the key."""
     tiny_models.write(tmp_path, "segmentation")
     model_servers.write_manifest(tmp_path, "segmentation", "open_inference", "127.0.0.1:1", "m", **changes)
-    with pytest.raises((ConfigError, RepositoryError), match=message):
+    with pytest.raises((ConfigError, SkylaneError), match=message):
         ModelLoader(Repository(tmp_path)).open("m")
