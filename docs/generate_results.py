@@ -1,8 +1,8 @@
 """Writes the tables and charts of docs/results from the JSON files in docs/results/data.
 
 `make results` runs the benchmarks, which write the files, and then this script; so do `make results-noscope` and `make
-freshness` for their parts. It replaces the text between the marks
-`<!-- begin NAME -->` and `<!-- end NAME -->` and writes the charts to docs/images. `tests/test_docs.py` compares the pages
+freshness` for their parts. It replaces the text between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`, writes the
+charts to docs/images, and removes from the files what neither pages nor charts read. `tests/test_docs.py` compares the pages
 with the files.
 """
 
@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -56,9 +56,46 @@ _SERIES = {"jpeg": STAGES["demosaiced"].colour, "raw": STAGES["inferred"].colour
 Results = Mapping[str, Any]  # The content of the JSON files, by name.
 
 
+class _Read(dict[str, Any]):
+    """A JSON object that remembers which of its keys were read."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        super().__init__(content)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(str(key)) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        self.read.update(self.keys())
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if super().__contains__(key) else default
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+
+def _read_parts(value: Any) -> Any:
+    """Returns a value of a JSON file without the keys that were not read."""
+    if isinstance(value, _Read):
+        return {key: _read_parts(value[key]) for key in value.keys() if key in value.read}  # noqa: SIM118 (not an iteration)
+    return [_read_parts(each) for each in value] if isinstance(value, list) else value
+
+
 def read_results() -> Results:
     """Reads the JSON files."""
-    return {name: json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8")) for name in _FILES}
+    return {
+        name: json.loads((_DATA / f"{name}.json").read_text(encoding="utf-8"), object_hook=_Read) for name in _FILES
+    }
 
 
 def page_blocks(results: Results) -> dict[str, dict[str, Iterable[str]]]:
@@ -275,7 +312,7 @@ def _percent(share: float) -> str:
 
 
 def write(folder: Path | None = None) -> None:
-    """Writes the pages, and the charts too unless another folder for the pages is given."""
+    """Writes the pages; unless another folder for them is given, also the charts and the reduced JSON files."""
     results = read_results()
     for name, blocks in page_blocks(results).items():
         text = replaced(blocks, (_PAGES / name).read_text(encoding="utf-8"))
@@ -285,6 +322,9 @@ def write(folder: Path | None = None) -> None:
             for path in write_figures(charts(results), Path(drawn)):
                 if path.suffix == ".svg":
                     shutil.copy(path, _IMAGES)
+        for name, data in results.items():
+            text = json.dumps(_read_parts(data), indent=1) + "\n"
+            (_DATA / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _ORIGINAL = {  # Seconds with 1, 2, 4 and 8 servers, by frames and requests.
 }
 _SERVERS = (1, 2, 4, 8)
 _ORIGINAL_STEPS_MS = {"detector": 13.0, "specialised": 26.0, "network": 200.0, "compute": 4260.0}  # Single request.
-_COLUMNS = ("workers", "frames", "repetition", "frames_measured", "answered", "reused", "answered_locally")
+_COLUMNS = ("workers", "frames", "answered")
 _UNDISTRIBUTED = "undistributed reproduction"
 
 
