@@ -149,7 +149,7 @@ class VariantProcess(Child):
             self.send(number % _IMAGES)
             wall_ms, processor_ms = self._read_within_limit("for an image")
         except BenchError:
-            self.end()
+            self.kill()
             raise
         return {_WALL: [wall_ms], _PROCESSOR: [processor_ms]}
 
@@ -217,7 +217,7 @@ def _compare_group(
             if name == ENGINE:
                 raise
             failed[name] = str(error)
-            process.end()
+            process.kill()
         else:
             warm[name] = process
     candidates = {name: process.run for name, process in warm.items()}

@@ -15,6 +15,7 @@ from typing import IO, Self
 import psutil
 
 from bench.peers.clients import PeerError
+from ops.processes.child import ChildProcess
 from shared.threads import ThreadGroup
 
 NETWORK_VARIABLE = "SKYLANE_PEERS_NETWORK"  # Set in a process inside its own network namespace.
@@ -197,7 +198,7 @@ class ProcessTree:
                 process.send_signal(number)
 
 
-class Server(AbstractContextManager["Server"]):
+class Server(ChildProcess):
     """A server that runs until the block ends; then all its processes have ended."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
@@ -206,21 +207,12 @@ class Server(AbstractContextManager["Server"]):
         Raises:
             PeerError: the command cannot be run.
         """
-        self._log = log
-        with log.open("wb") as output:
-            try:
-                self._process = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env={**os.environ, **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from error
-        self.tree = ProcessTree([self._process.pid])
+        options = {"cwd": folder, "stdin": subprocess.DEVNULL, "start_new_session": True}
+        try:
+            super().__init__(command, log, environment=environment, **options)
+        except OSError as error:
+            raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from error
+        self.tree = ProcessTree([self.pid])
 
     def wait(self, attempt: Callable[[], object], patience_s: float) -> None:
         """Waits until `attempt` raises no PeerError.
@@ -233,10 +225,9 @@ class Server(AbstractContextManager["Server"]):
             try:
                 attempt()
             except PeerError as error:
-                if (code := self._process.poll()) is not None:
-                    last = _last_line(self._log)
-                    reason = f"{last} (all of it in {self._log})" if last else "it said nothing"
-                    raise PeerError(f"the server ended with {code}: {reason}") from error
+                if not self.is_running:
+                    reason = f"{self.log_tail} (all of it in {self.log})" if self.output.strip() else "it said nothing"
+                    raise PeerError(f"the server ended with {self.exit_code}: {reason}") from error
                 if time.monotonic() > until_s:
                     raise PeerError(f"no answer within {patience_s:g} s: {error}") from error
             else:
@@ -246,7 +237,7 @@ class Server(AbstractContextManager["Server"]):
 
     def __exit__(self, *_: object) -> None:
         self.tree.end(_END_S)
-        self._process.wait()
+        self.kill()
 
 
 class Meter(AbstractContextManager["Meter"]):

@@ -1,6 +1,6 @@
 """Emulates the link between a vehicle and its broker: the specification of a link, and a running emulator."""
 
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ops.processes.child import BenchError, Child
@@ -28,7 +28,7 @@ class LinkCounts:
     late_p99_ms: float | None = None
 
 
-class Link(AbstractContextManager["Link"]):
+class Link(Child):
     """A TCP proxy in a child process, so that it does not slow down the nodes on either side.
 
     It listens on IPv4 loopback by default, and ends with the `with` block or with this process. Thread-safe.
@@ -50,18 +50,13 @@ class Link(AbstractContextManager["Link"]):
         self._last = LinkCounts()
         self._reply_timeout_s = reply_timeout_s
         settings = {"spec": spec.model_dump(), "to": (to_host, to_port), "listen": (LOOPBACK, listen_port)}
-        self._proxy = Child("ops.link.proxy", settings, title="the link's process")
-        self.port: int = self._proxy.wait(_START_TIMEOUT_S)
+        super().__init__("ops.link.proxy", settings, title="the link's process")
+        self.port: int = self.wait(_START_TIMEOUT_S)
 
     @property
     def url(self) -> str:
         """The URL to which a node connects instead of the broker's."""
         return f"mqtt://{self.host}:{self.port}"
-
-    @property
-    def pid(self) -> int:
-        """The id of the proxy's process."""
-        return self._proxy.pid
 
     @property
     def bytes_up(self) -> int:
@@ -76,7 +71,7 @@ class Link(AbstractContextManager["Link"]):
     def counts(self) -> LinkCounts:
         """Returns the counts since the start; the last known ones if the proxy has ended or does not reply."""
         with suppress(BenchError):
-            self._last = LinkCounts(**self._proxy.ask(None, self._reply_timeout_s))
+            self._last = LinkCounts(**self.ask(None, self._reply_timeout_s))
         return self._last
 
     def set(self, spec: LinkSpec) -> None:
@@ -85,13 +80,13 @@ class Link(AbstractContextManager["Link"]):
         Raises:
             BenchError: the proxy has ended, or does not reply; a stopped proxy applies the change when it continues.
         """
-        self._proxy.ask(spec.model_dump(), self._reply_timeout_s)
+        self.ask(spec.model_dump(), self._reply_timeout_s)
         self.spec = spec
 
     def close(self) -> None:
         """Ends the proxy; open connections break."""
         self.counts()
-        self._proxy.end()
+        self.kill()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,7 +1,7 @@
-"""Runs a module in a child process with its own interpreter, and exchanges lines of JSON with it.
+"""Child processes: how they are started, awaited and ended, and where their output goes.
 
-The parent creates a `Child`; the module reads `settings` and sends messages with `reply`, or calls `serve`. Also what all
-child processes need: the flags of their command lines, and free TCP ports.
+A `ChildProcess` runs any command. A `Child` runs a module and exchanges lines of JSON with it: the module reads `settings`
+and sends messages with `reply`, or calls `serve`. Also the flags of command lines, and free TCP ports.
 """
 
 import json
@@ -13,17 +13,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from shared.errors import SkylaneError
+from shared.runtime.processes import terminate
 
 _READ_BYTES = 1 << 16
 _TIMEOUT_S = 600.0
 _EXIT_TIMEOUT_S = 10.0
 _ERROR_CHARACTERS = 300
+_POLL_INTERVAL_S = 0.02
 
 
 class BenchError(SkylaneError):
@@ -47,9 +49,35 @@ def cli_flags(**options: object) -> list[str]:
 
 
 class ChildProcess:
-    """What all child processes that run a part of Skylane have in common."""
+    """A child process that writes into a log file; killed when the block ends."""
 
-    _process: "subprocess.Popen[Any]"
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        mode: str = "wb",
+        **options: Any,
+    ) -> None:
+        """Starts the process.
+
+        Args:
+            command: The command with its arguments.
+            log: File of its output; None: a temporary file.
+            environment: Variables added to this process's.
+            mode: How the log is opened: "wb", or "ab" to append.
+            options: Options of `subprocess.Popen`; standard output also goes to the log unless `stdout` is given.
+        """
+        self._log: IO[Any] = log.open(mode) if log else tempfile.NamedTemporaryFile(mode, prefix="skylane-")  # noqa: SIM115 (`kill` closes it)
+        options = {"stdin": subprocess.PIPE, "stdout": self._log, **options}
+        try:
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                command, stderr=self._log, bufsize=0, env={**os.environ, **(environment or {})}, **options
+            )
+        except OSError:
+            self._log.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -65,6 +93,53 @@ class ChildProcess:
     def is_running(self) -> bool:
         """Whether the process still runs."""
         return self.exit_code is None
+
+    @property
+    def log(self) -> Path:
+        """The file of its output."""
+        return Path(self._log.name)
+
+    @property
+    def output(self) -> str:
+        """Its output so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def log_tail(self) -> str:
+        """The last line of the log."""
+        lines = self.output.strip().splitlines()
+        return lines[-1].strip().removeprefix("skylane: ") if lines else "it wrote no message"
+
+    def wait_until(self, condition: Callable[[], object], limit_s: float) -> bool:
+        """Waits until a condition is true; returns False if the process has ended first, or after `limit_s`."""
+        until_s = time.monotonic() + limit_s
+        while not condition():
+            if not self.is_running or time.monotonic() > until_s:
+                return bool(condition())
+            time.sleep(_POLL_INTERVAL_S)
+        return True
+
+    def terminate(self, limit_s: float) -> None:
+        """Ends the process with SIGTERM, then with SIGKILL after `limit_s`."""
+        try:
+            terminate(self._process, limit_s)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills the process if it runs, and closes its pipes; the log remains if a file was given."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._log):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
 
 class Child(ChildProcess):
@@ -85,16 +160,13 @@ class Child(ChildProcess):
         which its standard error is appended.
         """
         self.title = title or module
-        self._errors = log.open("ab+") if log else tempfile.TemporaryFile()  # noqa: SIM115 (`end` closes it)
-        # TensorFlow's log would hide the last error.
-        variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})}
-        self._process = subprocess.Popen(
+        super().__init__(
             [sys.executable, "-P", "-m", module, json.dumps(settings, default=str)],
-            stdin=subprocess.PIPE,
+            log,
+            # TensorFlow's log would hide the last error.
+            environment={"TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+            mode="ab",
             stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-            env=variables,
         )
         self._received = b""
         self._overdue = 0  # Replies to requests that timed out, which precede the next reply.
@@ -105,7 +177,7 @@ class Child(ChildProcess):
         try:
             return self.read(timeout_s)
         except BaseException:
-            self.end()
+            self.kill()
             raise
 
     def ask(self, request: object, timeout_s: float = _TIMEOUT_S) -> Any:
@@ -151,30 +223,12 @@ class Child(ChildProcess):
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def end(self) -> None:
-        """Kills the process if it runs."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._errors):
-            assert pipe is not None
-            with suppress(OSError):
-                pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
     def _ending(self) -> str:
         with suppress(subprocess.TimeoutExpired):  # It closed its standard output, and still runs.
             self._process.wait(_EXIT_TIMEOUT_S)
-        if self._errors.closed:
+        if self._log.closed:
             return f"{self.title} has ended"
-        self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
-        reason = "".join(lines[-1:])[-_ERROR_CHARACTERS:] or "it wrote no message"
-        return f"{self.title} has ended with code {self._process.returncode}: {reason}"
+        return f"{self.title} has ended with code {self._process.returncode}: {self.log_tail[-_ERROR_CHARACTERS:]}"
 
 
 def settings() -> dict[str, Any]:

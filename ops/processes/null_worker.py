@@ -32,7 +32,6 @@ from shared.models.repository import StoredModel
 from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.name_guard import client_id
 from shared.package_data import shipped
-from shared.runtime.processes import terminate
 
 MODEL = "instant"
 LABELS = shipped("configs") / "labels" / "street12.yaml"
@@ -148,15 +147,8 @@ class NullWorkerProcess(Child):
         )
         ready: dict[str, Any] = self.wait()
         self.name = settings.worker
-        self._log = log
         self.session: str = ready["session"]
         self.clock = ClockReading(**ready["clock"])
-
-    @property
-    def log_tail(self) -> str:
-        """The last line of the log."""
-        lines = [] if self._log is None else self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return lines[-1] if lines else "it logged nothing"
 
     def drain(self, limit_s: float = _STOP_TIMEOUT_S) -> int:
         """Tells the worker to finish its frames and end, and waits for it; returns the exit code.
@@ -171,8 +163,7 @@ class NullWorkerProcess(Child):
             raise BenchError(f"the null worker {self.name} still runs {limit_s:g} s after SIGTERM") from error
 
     def __exit__(self, *_: object) -> None:
-        terminate(self._process, _STOP_TIMEOUT_S)
-        self.end()
+        self.terminate(_STOP_TIMEOUT_S)
 
 
 def null_model(settings: NullWorkerSettings) -> Model:

@@ -1,14 +1,11 @@
 """A vehicle process that can be killed, frozen and stopped during its run."""
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from edge.cli import READY
 from ops.processes.child import ChildProcess
@@ -16,8 +13,6 @@ from shared.errors import SkylaneError
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome, read_rows
 
 _READY_S = 60.0
-_KILL_S = 5.0
-_LOOK_S = 0.02
 
 
 class VehicleError(SkylaneError):
@@ -61,37 +56,18 @@ class VehicleProcess(ChildProcess):
         self.folder = folder
         self.name = vehicle or folder.name
         self._is_asked = False
-        self._log = folder.with_name(f"{folder.name}.log")
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         command = [*wrapper, sys.executable, "-P", "-m", "skylane", "edge", "play", str(source), *flags]
         command += ["--vehicle", self.name, "--out", str(folder), "--wait-for-go"]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
-            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(command, folder.with_name(f"{folder.name}.log"), environment=environment)
         try:
             if awaits_ready:
                 self._await_ready()
             if not waits_for_go:
                 self.go()
         except BaseException:
-            self.__exit__()
+            self.kill()
             raise
-
-    @property
-    def output(self) -> str:
-        """Its output so far."""
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    @property
-    def log_tail(self) -> str:
-        """The last line of its output."""
-        lines = self.output.strip().splitlines()
-        return lines[-1].removeprefix("skylane: ") if lines else "no output"
 
     @property
     def is_ready(self) -> bool:
@@ -123,7 +99,6 @@ class VehicleProcess(ChildProcess):
         assert self._process.stdin is not None
         with suppress(OSError):  # `wait` reports a process that has just ended.
             self._process.stdin.write(b"go\n")
-            self._process.stdin.flush()
 
     def stop(self) -> None:
         """Sends SIGINT once, so that it drains; a second SIGINT would end it at once."""
@@ -154,21 +129,9 @@ class VehicleProcess(ChildProcess):
         if code:
             raise VehicleError(f"{self.name} ended with exit code {code}: {self.log_tail}")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait(_KILL_S)
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
-
     def _await_ready(self) -> None:
-        until_s = time.monotonic() + _READY_S
-        while not self.is_ready:
-            if not self.is_running:
-                raise VehicleError(f"{self.name} ended with exit code {self.exit_code}: {self.log_tail}")
-            if time.monotonic() > until_s:
-                raise VehicleError(f"{self.name} was not ready within {_READY_S:g} s: {self.log_tail}")
-            time.sleep(_LOOK_S)
+        if not self.wait_until(lambda: self.is_ready, _READY_S):
+            how = (
+                f"was not ready within {_READY_S:g} s" if self.is_running else f"ended with exit code {self.exit_code}"
+            )
+            raise VehicleError(f"{self.name} {how}: {self.log_tail}")

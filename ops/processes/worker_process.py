@@ -2,12 +2,8 @@
 
 import subprocess
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
 
 from ops.processes.child import ChildProcess, cli_flags
 from shared.errors import SkylaneError
@@ -16,6 +12,7 @@ from shared.runtime.processes import terminate
 
 _START_TIMEOUT_S = 180.0  # Loading TensorFlow and warming up a large model take minutes on a small machine.
 _STOP_TIMEOUT_S = 60.0
+_REASON_LINES = 20  # Lines at the end of the log in which the reasons of a failed start are searched.
 
 
 class WorkerError(SkylaneError):
@@ -40,60 +37,36 @@ class Worker(ChildProcess):
         """Starts the worker.
 
         `flags`: further flags of `skylane cloud serve`, see `cli_flags`. `log`: file for all log lines. `on_line` receives
-        every log line on another thread.
+        every log line until the worker is ready.
 
         Raises:
             WorkerError: the worker ended, or was not ready in time; the message contains the errors it logged.
         """
         self.name = name
         self._on_line = on_line
-        self._last_lines: deque[str] = deque(maxlen=20)
-        self._is_ready = False
-        self._settled = threading.Event()  # Set when the worker is ready, or has closed its log.
+        self._lines_read = 0
         options = cli_flags(broker=broker, models=models, model=model, worker=name, device=device)
-        self._log = log.open("w", encoding="utf-8", buffering=1) if log else nullcontext()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *options, *flags],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        self._reader = threading.Thread(target=self._read_log, name=f"{name}-lines", daemon=True)
-        self._reader.start()
+        command = [sys.executable, "-P", "-m", "skylane", "cloud", "serve", *options, *flags]
+        super().__init__(command, log, stdin=None, stdout=subprocess.DEVNULL)
         try:
-            self._settled.wait(_START_TIMEOUT_S)
+            is_ready = self.wait_until(self._read_log, _START_TIMEOUT_S)
         except BaseException:
             self.__exit__()
             raise
-        if not self._is_ready:
-            self.__exit__()
-            reasons = dict.fromkeys(reason for line in self._last_lines if (reason := failure_reason(line)))
+        if not is_ready:
+            terminate(self._process, _STOP_TIMEOUT_S)
+            lines = self.output.splitlines()[-_REASON_LINES:]
+            self.kill()
+            reasons = dict.fromkeys(reason for line in lines if (reason := failure_reason(line)))
             raise WorkerError(f"the worker was not ready: {' / '.join(reasons) or 'it logged no error'}")
 
-    @property
-    def log_tail(self) -> str:
-        """The last line of the log."""
-        return self._last_lines[-1] if self._last_lines else "it logged nothing"
-
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        try:
-            terminate(self._process, _STOP_TIMEOUT_S)
-        finally:
-            self._reader.join()
+        self.terminate(_STOP_TIMEOUT_S)
 
-    def _read_log(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines, self._log as log:
-            for line in lines:
-                if log is not None:
-                    log.write(line)
-                self._last_lines.append(line.rstrip())
-                self._on_line(line.rstrip())
-                entry = read_line(line)
-                if entry is not None and entry.is_ready_of(self.name):
-                    self._is_ready = True
-                    self._settled.set()
-        self._settled.set()
+    def _read_log(self) -> bool:
+        """Reads the new complete lines of the log; returns whether the worker has become ready."""
+        lines = self.output.rpartition("\n")[0].splitlines()[self._lines_read :]
+        self._lines_read += len(lines)
+        for line in lines:
+            self._on_line(line)
+        return any(entry.is_ready_of(self.name) for line in lines if (entry := read_line(line)) is not None)
