@@ -93,7 +93,7 @@ def _update_corpus(name: str, grown: Path, stored: Path) -> None:
     """Replaces the corpus by the smallest inputs that reach the same code, up to `MAX_CORPUS_BYTES`."""
     with tempfile.TemporaryDirectory(prefix="skylane-merged-") as temporary:
         merged = Path(temporary)
-        _run_engine(name, merged, str(grown), "-merge=1", limit_s=_MERGE_TIMEOUT_S)
+        _run_engine(name, merged, str(grown), "-set_cover_merge=1", limit_s=_MERGE_TIMEOUT_S)
         if not inputs(merged):
             return
         shutil.rmtree(stored, ignore_errors=True)
