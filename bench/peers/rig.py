@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import psutil
 
@@ -207,7 +207,7 @@ class Server(ChildProcess):
         Raises:
             PeerError: the command cannot be run.
         """
-        options = {"cwd": folder, "stdin": subprocess.DEVNULL, "start_new_session": True}
+        options: dict[str, Any] = {"cwd": folder, "stdin": subprocess.DEVNULL, "start_new_session": True}
         try:
             super().__init__(command, log, environment=environment, **options)
         except OSError as error:

@@ -1,9 +1,6 @@
-import os
 import queue
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +17,7 @@ from shared.mqtt.bus import Delivery
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from skylane import cli
+from tests.support.command import Command
 
 WAIT_S = 120.0
 ALL_READY = "ready node=cloud worker=w replicas=2"
@@ -32,53 +30,19 @@ def repository(tmp_path: Path, add_onnx: Callable[[Path, str], None]) -> Path:
     return tmp_path
 
 
-class Command:
-    """A process of `skylane cloud serve --replicas 2`, and the lines of its log."""
-
-    def __init__(self, broker: str, repository: Path, *flags: str) -> None:
-        arguments = ["--broker", broker, "--models", str(repository), "--device", "cpu", "--worker", "w"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "skylane", "cloud", "serve", *arguments, "--replicas", "2", *flags],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def wait_for(self, text: str, times: int = 1) -> None:
-        """Waits until a number of lines contain a text."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: sum(text in line for line in self.lines) >= times, WAIT_S), self.lines
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal, waits for the end and returns the exit code."""
-        self.process.send_signal(number)  # None is sent to a process that has ended.
-        code = self.process.wait(WAIT_S)
-        self._thread.join(WAIT_S)
-        return code
-
-    def children(self) -> list[psutil.Process]:
-        """Its replicas."""
-        return psutil.Process(self.process.pid).children()
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            for line in lines:
-                with self._changed:
-                    self.lines.append(line.rstrip())
-                    self._changed.notify_all()
-
-
 @contextmanager
 def _running(broker: str, repository: Path, *flags: str) -> Iterator[Command]:
-    command = Command(broker, repository, *flags)
-    try:
-        yield command
-    finally:
-        command.end()
+    """Runs `skylane cloud serve --replicas 2`."""
+    arguments = ["--broker", broker, "--models", repository, "--device", "cpu", "--worker", "w", "--replicas", "2"]
+    with Command("cloud", "serve", *arguments, *flags) as command:
+        try:
+            yield command
+        finally:
+            command.end()
+
+
+def _replicas(command: Command) -> list[psutil.Process]:
+    return psutil.Process(command.pid).children()
 
 
 def _states(broker: str, report: Callable[[str, NodeState], None]) -> MqttBus:
@@ -102,15 +66,15 @@ def test_replicas_are_started_restarted_and_drained_together(
     samples.parent.mkdir()
     with _running(mosquitto_broker.url, repository, "--resources", str(samples)) as command:
         command.wait_for(ALL_READY)
-        assert sum(" ready " in line for line in command.lines) == 3
-        first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
+        assert sum(" ready " in line for line in command.log_lines) == 3
+        first = next(child for child in _replicas(command) if "w-1.yaml" in " ".join(child.cmdline()))
         first.kill()
         command.wait_for("replica=w-1 reason='was killed by SIGKILL' restart_in_s=1.0")
         command.wait_for("ready node=cloud worker=w-1", times=2)
-        assert command.end() == 0, command.lines
+        assert command.end()[0] == 0, command.log_lines
         for name in ("w-1", "w-2"):
-            assert any(f"stopped node=cloud worker={name}" in line for line in command.lines)
-        assert command.lines[-1].endswith("stopped node=cloud worker=w")
+            assert any(f"stopped node=cloud worker={name}" in line for line in command.log_lines)
+        assert command.log_lines[-1].endswith("stopped node=cloud worker=w")
     assert {path.name for path in samples.parent.iterdir()} == {"res-1.csv", "res-1-2.csv", "res-2.csv"}
 
 
@@ -130,11 +94,11 @@ def test_the_health_file_exists_only_while_all_replicas_are_online(
     with _running(mosquitto_broker.url, repository, "--health-file", str(file)) as command:
         command.wait_for(ALL_READY)
         wait_until(exists=True)
-        command.children()[0].kill()
+        _replicas(command)[0].kill()
         wait_until(exists=False)
         command.wait_for("ready", times=4)  # Both, the command, and the successor.
         wait_until(exists=True)
-        assert command.end() == 0, command.lines
+        assert command.end()[0] == 0, command.log_lines
     assert not file.exists()
 
 
@@ -142,14 +106,13 @@ def test_a_replica_that_is_killed_while_draining_is_an_error(mosquitto_broker: B
     """Its frames have no replies."""
     with _running(mosquitto_broker.url, repository) as command:
         command.wait_for(ALL_READY)
-        first = next(child for child in command.children() if "w-1.yaml" in " ".join(child.cmdline()))
+        first = next(child for child in _replicas(command) if "w-1.yaml" in " ".join(child.cmdline()))
         first.suspend()
-        command.process.send_signal(signal.SIGTERM)
+        command.send(signal.SIGTERM)
         command.wait_for("stopped node=cloud worker=w-2")
         first.kill()
-        assert command.process.wait(WAIT_S) == 1
-        command.end()
-        assert "not all replicas drained: w-1 was killed by SIGKILL; " in command.lines[-1]
+        assert command.wait()[0] == 1
+        assert "not all replicas drained: w-1 was killed by SIGKILL; " in command.log_lines[-1]
 
 
 def test_replicas_end_with_the_command(mosquitto_broker: Broker, repository: Path) -> None:
@@ -162,8 +125,8 @@ def test_replicas_end_with_the_command(mosquitto_broker: Broker, repository: Pat
 
     with _running(mosquitto_broker.url, repository) as command, _states(mosquitto_broker.url, report):
         command.wait_for(ALL_READY)
-        children = command.children()
-        os.kill(command.process.pid, signal.SIGKILL)
+        children = _replicas(command)
+        command.send(signal.SIGKILL)
         assert {gone.get(timeout=WAIT_S), gone.get(timeout=WAIT_S)} == {"w-1", "w-2"}
         _, alive = psutil.wait_procs(children, WAIT_S)
         assert not alive
@@ -183,16 +146,15 @@ def test_replicas_start_with_log_level_warning(mosquitto_broker: Broker, reposit
     ):
         while {online.get(timeout=WAIT_S), online.get(timeout=WAIT_S)} != {"w-1", "w-2"}:
             pass
-        assert command.end() == 0
-    assert command.lines == []
+        assert command.end()[0] == 0
+    assert command.log_lines == []
 
 
 def test_a_failed_start_of_a_replica_has_a_reason(mosquitto_broker: Broker, repository: Path) -> None:
     """It is not restarted, because it would fail again."""
     with _running(mosquitto_broker.url, repository, "--model", "huge") as command:
-        assert command.process.wait(WAIT_S) == 1
-        command.end()
-        assert "before all were ready: no model 'huge'" in command.lines[-1]
+        assert command.wait()[0] == 1
+        assert "before all were ready: no model 'huge'" in command.log_lines[-1]
 
 
 def test_replicas_need_shared_subscriptions(
@@ -226,7 +188,7 @@ def test_replicas_without_a_broker_listen_at_one_port_each(repository: Path) -> 
             for place in range(2)
         ]
         assert [each["worker"] for each in found] == ["w-1", "w-2"]
-        assert command.end() == 0, command.lines
+        assert command.end()[0] == 0, command.log_lines
 
 
 def test_replicas_need_a_port_each(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:

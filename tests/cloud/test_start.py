@@ -2,13 +2,11 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 from cloud.engines.tensorflow.runtime import tf
 from shared.logs import READY, LogLine, read_line
 from skylane import cli
+from tests.support.command import Command
 
 WAIT_S = 240.0
 
@@ -32,61 +31,37 @@ def repository(workshop: Any) -> Path:
     return root
 
 
-class Serving:
-    """`skylane cloud serve` without a broker, and the lines of its standard error."""
-
-    def __init__(self, repository: Path, flags: Sequence[str]) -> None:
-        command = ["cloud", "serve", "--no-broker", "--models", str(repository), "--device", "cpu", "--worker", "w"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "skylane", *command, "--http", "127.0.0.1:0", *flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.lines: list[str] = []
-
-    def line(self, event: str, worker: str = "w") -> LogLine:
-        """Waits for a worker's line of an event."""
-        assert self.process.stderr is not None
-        for text in self.process.stderr:
-            self.lines.append(text.rstrip())
-            entry = read_line(text)
-            if entry is not None and (entry.event, entry.fields["worker"]) == (event, worker):
-                return entry
-        raise AssertionError(self.lines)
-
-    def end(self) -> int:
-        """Ends it by SIGTERM and reads what is left; the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        output, rest = self.process.communicate(timeout=WAIT_S)
-        self.lines += rest.splitlines()
-        assert output == ""
-        return self.process.returncode
+def serving(repository: Path, *flags: str) -> Command:
+    """Starts `skylane cloud serve` without a broker; it ends with the block."""
+    arguments = ["--no-broker", "--models", repository, "--device", "cpu", "--worker", "w", "--http", "127.0.0.1:0"]
+    return Command("cloud", "serve", *arguments, *flags)
 
 
-@contextmanager
-def serving(repository: Path, *flags: str) -> Iterator[Serving]:
-    """A worker that is ended with the block."""
-    started = Serving(repository, flags)
-    with started.process:  # Closes its pipes.
-        try:
-            yield started
-        finally:
-            started.process.kill()
+def line(command: Command, event: str) -> LogLine:
+    """Waits for the worker's line of an event."""
+
+    def found() -> LogLine | None:
+        entries = (entry for text in command.log_lines if (entry := read_line(text)) is not None)
+        return next((entry for entry in entries if (entry.event, entry.fields["worker"]) == (event, "w")), None)
+
+    assert command.wait_until(found, WAIT_S), command.log_lines
+    entry = found()
+    assert entry is not None
+    return entry
 
 
 def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repository: Path) -> None:
     """The reason is in the log and in the list of models."""
     with serving(repository, "--log-format", "json") as worker:
-        port = worker.line(READY).fields["http_port"]
+        port = line(worker, READY).fields["http_port"]
         models = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", timeout=WAIT_S).json()
         assert {each["name"]: each["state"] for each in models} == {"tiny": "READY", "broken": "UNAVAILABLE"}
-        (refused,) = (json.loads(line) for line in worker.lines if "model refused" in line)
+        (refused,) = (json.loads(text) for text in worker.log_lines if "model refused" in text)
         assert (refused["level"], refused["model"]) == ("error", "broken")
         assert "broken" in refused["reason"]
         (reason,) = (each["reason"] for each in models if each["name"] == "broken")
         assert reason == refused["reason"]
-        assert worker.end() == 0
+        assert worker.end() == (0, "")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -94,15 +69,15 @@ def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repos
 def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: str, flags: tuple[str, ...]) -> None:
     """Notices of TensorFlow, Keras and absl would break a log collector."""
     with serving(repository, "--model", "tiny", "--log-format", log_format, *flags) as worker:
-        worker.line(READY)
-        assert worker.end() == 0
-    entries = [read_line(line) for line in worker.lines]
-    assert None not in entries, worker.lines
+        line(worker, READY)
+        assert worker.end() == (0, "")
+    entries = [read_line(text) for text in worker.log_lines]
+    assert None not in entries, worker.log_lines
     assert {entry.fields["node"] for entry in entries if entry} == {"cloud"}
     # The limit of a container that runs the tests may be too low.
     assert not [entry for entry in entries if entry and entry.level != "info" and "pids_limit" not in entry.event]
     if log_format == "json":
-        assert all({"time", "level", "message", "worker"} <= json.loads(line).keys() for line in worker.lines)
+        assert all({"time", "level", "message", "worker"} <= json.loads(text).keys() for text in worker.log_lines)
 
 
 def test_a_repository_without_a_valid_model_ends_the_start(workshop: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,9 +96,9 @@ def test_an_error_at_the_start_is_a_json_line(workshop: Any) -> None:
     """A log collector drops other lines, and with them the reason."""
     workshop.add("tiny", b"no graph")
     with serving(workshop.root, "--model", "tiny", "--log-format", "json") as worker:
-        last = worker.line("ended by an error")
+        last = line(worker, "ended by an error")
         assert "tiny" in last.fields["reason"]
-        assert worker.process.wait(WAIT_S) == 1
+        assert worker.wait()[0] == 1
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])

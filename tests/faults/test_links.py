@@ -21,7 +21,6 @@ from tests.support.faults.hostile.trigger_pixels import MODEL as LOCAL_MODEL
 from tests.support.faults.models import make_local_model
 from tests.support.faults.namespaces import Namespace, namespace, namespace_broker, namespace_remarks
 from tests.support.faults.presented import PresentedTicks, panning_pictures, stages, taken, write_fusion_file
-from tests.support.faults.radio import Air
 from tests.support.faults.rig import Rig, UnavailableError
 
 _DARK = LinkSpec(half_open_after_s=0)
@@ -84,13 +83,13 @@ def test_half_open(rig: Rig) -> None:
     for link in links.values():
         link.set(_DARK)
     if space:
-        space.radio.air = Air(is_dark=True)
+        space.radio.spec = _DARK
     rig.say("all is dark")
     noticed_s = _closed_after(rig, watched)
     for link in links.values():
         link.set(LinkSpec())
     if space:
-        space.radio.air = Air()
+        space.radio.spec = LinkSpec()
     light_ns = clock.now_ns()
     idle.go()
     rig.say("there is light again")
@@ -242,11 +241,11 @@ def _narrow_namespace(rig: Rig) -> tuple[Namespace | None, tuple[str, ...]]:
 
 def _lossy_vehicle(rig: Rig, broker: Broker, space: Namespace | None, loss: float, round_trip_s: float) -> None:
     """Starts a vehicle behind its own link; it waits for `go()`."""
+    spec, url = LinkSpec(delay_ms=round_trip_s / 2 * 1e3, loss_percent=100 * loss), broker.url
     if space:
-        space.radio.air = Air(round_trip_s / 2, loss)
-        url = broker.url
+        space.radio.spec = spec
     else:
-        url = rig.link(broker, LinkSpec(delay_ms=round_trip_s / 2 * 1e3, loss_percent=100 * loss)).url
+        url = rig.link(broker, spec).url
     rig.vehicle(
         url,
         f"loss-{100 * loss:.0f}-{1e3 * round_trip_s:.0f}ms",

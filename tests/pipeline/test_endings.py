@@ -16,6 +16,8 @@ import pytest
 from analysis.logs.audit import audit
 from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
+from ops.processes.child import cli_flags
+from ops.processes.vehicle_process import VehicleProcess
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.repair import repair
@@ -73,11 +75,7 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
 ) -> None:
     """`report --repair`, or the next run, closes the open frames once."""
     out = tmp_path / "car-killed"
-    command = [
-        sys.executable, "-m", "skylane", "edge", "play", str(pictures(tmp_path, 20)), "--broker", mosquitto_url, "--model",
-        "tiny", "--vehicle", out.name, "--out", str(out), "--no-sinks", "--loop", "--rate", "20", "--window", "4",
-        *options,
-    ]  # fmt: skip
+    flags = cli_flags(broker=mosquitto_url, model="tiny", no_sinks=True, loop=True, rate=20, window=4)
     held = threading.Event()
     with worker(mosquitto_url, model) as node:
         infer = model.infer
@@ -91,10 +89,8 @@ def test_the_log_of_a_killed_vehicle_can_be_repaired(
         go_on = threading.Event()
         monkeypatch.setattr(model, "infer", hold)
         try:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            with process:
-                assert held.wait(WAIT_S), process.communicate(timeout=5)
-                process.kill()
+            with VehicleProcess(pictures(tmp_path, 20), out, [*flags, *options]) as vehicle:
+                assert held.wait(WAIT_S), vehicle.output
         finally:
             go_on.set()
     assert read_manifest(out)["state"] == "running"

@@ -6,18 +6,16 @@ import hashlib
 import os
 import secrets
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from edge.cli import READY
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from ops.broker.mosquitto import MosquittoListener, configuration
+from ops.processes.vehicle_process import VehicleProcess
 from ops.processes.worker_process import Worker
 from shared.runlog.latency_log import Outcome, read_rows
 from tests.pipeline.rig import WAIT_S, pictures
@@ -69,47 +67,30 @@ def test_password_and_keys_appear_nowhere(
     left.mkdir()
     (tmp_path / "password").write_text(f"{password}\n", encoding="utf-8")
     monkeypatch.setenv("SKYLANE_BROKER_PASSWORD_FILE", str(tmp_path / "password"))
-    worker_lines: list[str] = []
     with Worker(
         url,
         models=models,
         model="tiny",
         name=WORKER,
         flags=("--isolate", "--certs", str(certs), "--resources", str(left / "resources.csv")),
-        on_line=worker_lines.append,
+        log=left / "worker.log",
     ) as worker:
         monkeypatch.delenv("SKYLANE_BROKER_PASSWORD_FILE")
         monkeypatch.setenv("SKYLANE_BROKER_PASSWORD", password)
-        flags = ["--broker", url, "--certs", str(certs), "--vehicle", VEHICLE, "--model", "tiny", "--out", left / "run"]
-        vehicle = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "skylane",
-                "edge",
-                "play",
-                *map(str, [pictures(tmp_path, 5), *flags]),
-                "--wait-for-go",
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert vehicle.stdout is not None
-        greeting = next(line for line in vehicle.stdout if line.startswith(READY))
-        engines = psutil.Process(worker.pid).children(recursive=True)
-        assert engines  # The process of the model.
-        running = [psutil.Process(vehicle.pid), psutil.Process(worker.pid), psutil.Process(broker.pid), *engines]
-        command_lines = [" ".join(process.cmdline()) for process in running]
-        engine_environment = [f"{name}={value}" for engine in engines for name, value in engine.environ().items()]
-        output, _ = vehicle.communicate("go\n", timeout=WAIT_S)
-    assert [row["outcome"] for row in read_rows(left / "run")] == [Outcome.ANSWERED] * 5, output
+        flags = ["--broker", url, "--certs", str(certs), "--model", "tiny"]
+        source = pictures(tmp_path, 5)
+        with VehicleProcess(source, left / "run", flags, vehicle=VEHICLE, waits_for_go=True) as vehicle:
+            engines = psutil.Process(worker.pid).children(recursive=True)
+            assert engines  # The process of the model.
+            running = [psutil.Process(vehicle.pid), psutil.Process(worker.pid), psutil.Process(broker.pid), *engines]
+            command_lines = [" ".join(process.cmdline()) for process in running]
+            engine_environment = [f"{name}={value}" for engine in engines for name, value in engine.environ().items()]
+            vehicle.go()
+            vehicle.wait(WAIT_S)
+    assert [row["outcome"] for row in read_rows(left / "run")] == [Outcome.ANSWERED] * 5, vehicle.output
     files = [path for path in left.rglob("*") if path.is_file()]
-    assert {"latency.csv", "manifest.json", "resources.csv"} <= {path.name for path in files}
+    assert {"latency.csv", "manifest.json", "resources.csv", "run.log", "worker.log"} <= {path.name for path in files}
     texts = {str(path): path.read_bytes() for path in files}
-    texts["stdout"] = f"{greeting}{output}".encode()
-    texts["worker"] = "\n".join(worker_lines).encode()
     texts["command lines"] = "\n".join(command_lines).encode()
     texts["engine environment"] = "\n".join(engine_environment).encode()
     assert VEHICLE.encode() in texts["command lines"]  # The search covers the right processes.

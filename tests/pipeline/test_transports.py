@@ -17,7 +17,7 @@ from edge.run import run
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.gateway_worker import gateway_worker
+from tests.pipeline.gateway_worker import GatewayWorkerProcess
 from tests.pipeline.rig import WAIT_S, Rows, check, check_masks, count_outcomes, memory_bus, pictures, serving
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
@@ -110,7 +110,7 @@ def test_no_frame_is_lost_when_one_of_two_workers_dies(transport: str, tmp_path:
     """The other worker gets its frames, and all later ones."""
     out = tmp_path / "car"
     with ExitStack() as stack:
-        workers = [stack.enter_context(gateway_worker(name)) for name in ("one", "two")]
+        workers = [stack.enter_context(GatewayWorkerProcess(name)) for name in ("one", "two")]
         addresses = [worker.grpc if transport == "grpc" else worker.http for worker in workers]
         killer = Killer(
             out,
@@ -128,7 +128,7 @@ def test_no_frame_is_lost_when_one_of_two_workers_dies(transport: str, tmp_path:
 def test_when_the_only_worker_dies_every_frame_has_its_row(transport: str, tmp_path: Path) -> None:
     """Frames that it held time out; later ones are dropped."""
     out = tmp_path / "car"
-    with gateway_worker("one") as worker:
+    with GatewayWorkerProcess("one") as worker:
         address = worker.grpc if transport == "grpc" else worker.http
         killer = Killer(
             out,

@@ -4,12 +4,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,76 +18,35 @@ from ops.broker.broker import Broker
 from shared.inference.model import Model
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, pictures, worker
+from tests.support.command import Command
 
 Line = Mapping[str, Any]
 
 
-class Logged:
-    """A vehicle process and the log lines on its standard error, each a JSON object."""
+class Vehicle(Command):
+    """A vehicle process, each of whose log lines is a JSON object."""
 
     def __init__(self, *arguments: object, cwd: Path | None = None) -> None:
-        command = [sys.executable, "-m", "skylane", "edge", "play", *map(str, arguments), "--log-format", "json"]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )
-        self.lines: list[Line] = []
-        self._arrived = threading.Condition()
-        self._thread = threading.Thread(target=self._read, name="log-reader")
-        self._thread.start()
+        super().__init__("edge", "play", *arguments, "--log-format", "json", cwd=cwd)
 
-    def wait_for(self, message: str, after: int = 0, **fields: object) -> int:
+    @property
+    def lines(self) -> list[Line]:
+        """The log lines so far."""
+        return [json.loads(text) for text in self.log_lines]
+
+    def wait_for_line(self, message: str, after: int = 0, **fields: object) -> int:
         """Waits for a line with this message and these fields; returns its number plus one, to wait for a later one."""
+        numbers: list[int] = []
 
-        def found() -> int | None:
-            for number, line in enumerate(self.lines[after:], after + 1):
-                if line["message"] == message and line.items() >= fields.items():
-                    return number
-            return None
+        def found() -> bool:
+            lines = enumerate(self.lines[after:], after + 1)
+            numbers[:] = [
+                number for number, line in lines if line["message"] == message and line.items() >= fields.items()
+            ]
+            return bool(numbers)
 
-        with self._arrived:
-            assert self._arrived.wait_for(found, WAIT_S), (message, fields, self.lines)
-            number = found()
-        assert number is not None
-        return number
-
-    def end(self) -> tuple[int, str]:
-        """Stops the process; returns its exit code and standard output."""
-        self.process.send_signal(signal.SIGINT)
-        return self.wait()
-
-    def wait(self) -> tuple[int, str]:
-        """Waits for the end of the process; returns its exit code and standard output."""
-        assert self.process.stdout is not None
-        printed = self.process.stdout.read()
-        code = self.process.wait(WAIT_S)
-        self._thread.join(WAIT_S)
-        return code, printed
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for text in self.process.stderr:
-            with self._arrived:
-                self.lines.append(json.loads(text))
-                self._arrived.notify_all()
-
-
-@contextmanager
-def logged(*arguments: object, cwd: Path | None = None) -> Iterator[Logged]:
-    """Runs a vehicle process that ends with the block."""
-    vehicle = Logged(*arguments, cwd=cwd)
-    try:
-        yield vehicle
-    finally:
-        vehicle.process.kill()
-        vehicle.wait()
-        for stream in (vehicle.process.stdout, vehicle.process.stderr):
-            assert stream is not None
-            stream.close()
+        assert self.wait_until(found, WAIT_S), (message, fields, self.lines)
+        return numbers[0]
 
 
 def wait_for_answers(node: CloudNode, count: int) -> None:
@@ -114,24 +70,24 @@ def test_broker_outages_and_leaving_workers_are_logged(
     port = mosquitto_broker.listener.port
     with (
         ExitStack() as stack,
-        logged(pictures(tmp_path, 5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
+        Vehicle(pictures(tmp_path, 5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
     ):
         serving = stack.enter_context(ExitStack())
         node = serving.enter_context(worker(mosquitto_broker.url, model))
-        joined = vehicle.wait_for("worker joined")
-        vehicle.wait_for("run started", model="tiny 1")
+        joined = vehicle.wait_for_line("worker joined")
+        vehicle.wait_for_line("run started", model="tiny 1")
         wait_for_answers(node, 3)
         os.kill(mosquitto_broker.pid, signal.SIGKILL)
         mosquitto_broker.stop()
-        vehicle.wait_for("connection lost", after=joined)
-        away = vehicle.wait_for("no connection to the broker", after=joined)
+        vehicle.wait_for_line("connection lost", after=joined)
+        away = vehicle.wait_for_line("no connection to the broker", after=joined)
         stack.enter_context(Broker.start(port=port, kind="mosquitto"))
-        vehicle.wait_for("connection regained", after=away)
-        vehicle.wait_for("worker joined", after=away)
+        vehicle.wait_for_line("connection regained", after=away)
+        vehicle.wait_for_line("worker joined", after=away)
         wait_for_answers(node, node.counts["answered"] + 3)
         serving.close()
-        vehicle.wait_for("worker left", after=away)
-        code, printed = vehicle.end()
+        vehicle.wait_for_line("worker left", after=away)
+        code, printed = vehicle.end(signal.SIGINT)
     assert code == 0, vehicle.lines
     assert all(
         {"time", "level", "node", "vehicle", "message"} <= line.keys()
@@ -152,7 +108,7 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
     with (
         worker(mosquitto_broker.url, model),
-        logged(pictures(tmp_path, 20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
+        Vehicle(pictures(tmp_path, 20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
     ):
         code, _ = vehicle.wait()
     assert code == NOTHING_ANSWERED
@@ -171,7 +127,7 @@ def test_a_start_without_a_worker_leaves_no_folder(mosquitto_broker: Broker, tmp
     at.mkdir()
     (at / "edge.yaml").write_text("connect_timeout_s: 0.2\n")
     flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--config", "edge.yaml")
-    with logged(source, *flags, cwd=at) as vehicle:
+    with Vehicle(source, *flags, cwd=at) as vehicle:
         code, printed = vehicle.wait()
     assert (code, printed) == (1, "")
     assert vehicle.lines[-1]["message"] == "ended by an error"
@@ -183,7 +139,7 @@ def test_a_start_without_a_broker_is_logged_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         unused_port = probe.getsockname()[1]
     flags = ("--broker", f"mqtt://127.0.0.1:{unused_port}", "--connect-timeout", "2", "--out", tmp_path / "run")
-    with logged(pictures(tmp_path, 1), *flags) as vehicle:
+    with Vehicle(pictures(tmp_path, 1), *flags) as vehicle:
         code, printed = vehicle.wait()
     assert (code, printed) == (1, "")
     waiting = [line for line in vehicle.lines if line["message"] == "no connection to the broker"]
@@ -201,7 +157,7 @@ def test_the_default_folder_of_a_run_has_its_time_and_vehicle(
     at.mkdir()
     with (
         worker(mosquitto_broker.url, model),
-        logged(pictures(tmp_path, 2), *flags, "--closed-loop", cwd=at) as vehicle,
+        Vehicle(pictures(tmp_path, 2), *flags, "--closed-loop", cwd=at) as vehicle,
     ):
         code, printed = vehicle.wait()
     assert code == 0, vehicle.lines

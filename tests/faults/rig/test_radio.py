@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
+from shared.network.link_spec import LinkSpec
 from tests.support.faults.namespaces import Namespace
-from tests.support.faults.radio import Air
 from tests.support.faults.rig import RigError
 
 _BYTES = 200_000
@@ -62,7 +62,7 @@ def test_tcp_works_over_a_perfect_link_and_a_link_with_packet_loss(space: Namesp
     """The kernel itself retransmits lost packets, so a scenario measures real TCP and not a model of it."""
     assert _send(space)
     assert space.radio.lost == 0
-    space.radio.air = Air(delay_s=0.02, loss=0.1)
+    space.radio.spec = LinkSpec(delay_ms=20, loss_percent=10)
     began_s = time.monotonic()
     assert _send(space)
     assert time.monotonic() - began_s >= 6 * 0.02  # Three round trips: connect, send and reply.
@@ -79,7 +79,7 @@ def test_no_data_passes_while_the_device_is_down(space: Namespace) -> None:
 
 def test_a_dark_link_drops_all_packets_without_an_error(space: Namespace) -> None:
     """A real radio without reception also loses packets while its network device stays up."""
-    space.radio.air = Air(is_dark=True)
+    space.radio.spec = LinkSpec(half_open_after_s=0)
     assert not _send(space, timeout_s=0.5)
     assert space.radio.lost > 0
 

@@ -3,9 +3,9 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 from ops.link.link import LOOPBACK
 from shared.messages.topics import PREFIX
@@ -13,6 +13,7 @@ from shared.messages.topics import PREFIX
 PUBLISH, PUBACK = 3, 4  # Packet types (MQTT 5, section 2.1.2).
 _LENGTH_BYTES = 4  # Maximum size of the length field of a packet.
 _READ_BYTES = 1 << 16
+_POLL_INTERVAL_S = 0.05  # Between checks whether the proxy is to end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,64 +92,51 @@ class Disorder:
         return [*copies, *held]
 
 
-class MqttProxy(AbstractContextManager["MqttProxy"]):
+class MqttProxy(ThreadingTCPServer):
     """Forwards connections to a broker on this machine, packet by packet, through a rule for each direction.
 
     `to_broker` and `to_client` may be changed at any time; each is called by one thread at a time.
     """
 
     def __init__(self, to: tuple[str, int]) -> None:
+        super().__init__((LOOPBACK, 0), _Connection)
         self.to_broker: Rule = as_it_is
         self.to_client: Rule = as_it_is
-        self._to = to
-        self._listener = socket.create_server((LOOPBACK, 0))
-        self.url = f"mqtt://{LOOPBACK}:{self._listener.getsockname()[1]}"
-        self._ends: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._lock = threading.Lock()
-        self._start(self._accept)
+        self.to = to
+        self.ends: list[socket.socket] = []  # Of all open connections.
+        self.url = f"mqtt://{LOOPBACK}:{self.server_address[1]}"
+        self._acceptor = threading.Thread(target=self.serve_forever, args=(_POLL_INTERVAL_S,), name="proxy")
+        self._acceptor.start()
 
     def hang_up(self) -> None:
         """Closes all connections after forwarding what was read."""
-        with self._lock:
-            ends, self._ends = self._ends, []
-        for end in ends:
+        for end in list(self.ends):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RD)
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        self.shutdown()
+        self._acceptor.join()
         self.hang_up()
-        for thread in self._threads:
-            thread.join()
+        self.server_close()
 
-    def _start(self, body: Callable[[], None]) -> None:
-        thread = threading.Thread(target=body, name="proxy")
-        self._threads.append(thread)
-        thread.start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._start(partial(self._serve, client))
+class _Connection(BaseRequestHandler):
+    server: MqttProxy
 
-    def _serve(self, client: socket.socket) -> None:
+    def handle(self) -> None:
         """Forwards a connection in both directions until both have ended; closes it at once without a broker."""
-        with suppress(ConnectionRefusedError), client, socket.create_connection(self._to) as broker:
+        proxy, client = self.server, self.request
+        with suppress(ConnectionRefusedError), socket.create_connection(proxy.to) as broker:
             for end in (client, broker):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._ends += [client, broker]
-            back = threading.Thread(target=_carry, args=(broker, client, lambda: self.to_client), name="proxy-back")
+                proxy.ends.append(end)
+            back = threading.Thread(target=_carry, args=(broker, client, lambda: proxy.to_client), name="proxy-back")
             back.start()
-            _carry(client, broker, lambda: self.to_broker)
+            _carry(client, broker, lambda: proxy.to_broker)
             back.join()
-            with self._lock:
-                self._ends = [end for end in self._ends if end not in (client, broker)]
+            for end in (client, broker):
+                proxy.ends.remove(end)
 
 
 def _carry(source: socket.socket, sink: socket.socket, rule: Callable[[], Rule]) -> None:

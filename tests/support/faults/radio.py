@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from random import Random
+
+from shared.network.link_spec import LinkSpec
 
 _SET_NAME = 0x400454CA  # TUNSETIFF of linux/if_tun.h.
 _PACKETS_ALONE = 0x0001 | 0x1000  # IFF_TUN | IFF_NO_PI: IP packets without an additional header.
@@ -22,15 +23,6 @@ _MOST_HELD = 4096  # Maximum packets in flight in one direction; further ones ar
 _IDLE_S = 0.05
 
 Packets = deque[tuple[float, bytes]]  # Each packet with its arrival time.
-
-
-@dataclass(frozen=True, slots=True)
-class Air:
-    """State of the link, equal in both directions."""
-
-    delay_s: float = 0.0  # One-way delay.
-    loss: float = 0.0  # Share of lost packets, 0 to 1.
-    is_dark: bool = False  # Whether all packets are dropped silently.
 
 
 class Radio(AbstractContextManager["Radio"]):
@@ -42,7 +34,9 @@ class Radio(AbstractContextManager["Radio"]):
         Raises:
             OSError: the kernel or the user's permissions do not allow such devices.
         """
-        self.air = Air()
+        self.spec = (
+            LinkSpec()
+        )  # Delay and loss of packets, equal in both directions; a half-open link drops all packets.
         self.lost = 0
         self._chance = chance
         self._ended = threading.Event()
@@ -77,12 +71,13 @@ class Radio(AbstractContextManager["Radio"]):
 
     def _take_in(self, end: int, packets: Packets) -> None:
         """Reads all packets of a device; each is dropped, or held until its arrival time."""
-        air = self.air
+        spec = self.spec
+        is_dark = spec.half_open_after_s is not None
         while packet := _read(end):
-            if air.is_dark or len(packets) >= _MOST_HELD or self._chance.random() < air.loss:
+            if is_dark or len(packets) >= _MOST_HELD or self._chance.random() < spec.loss_percent / 100:
                 self.lost += 1
             else:
-                packets.append((time.monotonic() + air.delay_s, packet))
+                packets.append((time.monotonic() + spec.delay_s(up=True), packet))
 
 
 def _wait_s(directions: Iterable[Packets]) -> float:
