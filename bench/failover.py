@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from analysis.logs.frame_accounting import FrameAccounts, longest_gap_ms, outcome_sum, recovery_ms
 from analysis.statistics.samples import spread
 from bench import harness
-from bench.frame_accounting import FrameAccounts, longest_gap_ms, outcome_sum, recovery_ms
 from bench.harness import BenchRun, alternating
 from ops.broker.broker import Broker
 from ops.processes.child import cli_flags

@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from analysis.logs.frame_accounting import FrameAccounts, outcome_sum
 from analysis.statistics.samples import spread
 from bench import harness
-from bench.frame_accounting import FrameAccounts, outcome_sum
 from bench.harness import BenchRun
 from cloud.control_cli import ask
 from ops.broker.broker import Broker

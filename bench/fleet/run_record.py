@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analysis.logs.frame_accounting import FrameAccounts
 from analysis.logs.resource_log import load_resources
 from analysis.statistics.bootstrap import Floats
 from analysis.statistics.samples import jain, max_min_shares, spread
-from bench.frame_accounting import FrameAccounts
 from shared.resources.sampler import MACHINE
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runtime.machine import usable_cores

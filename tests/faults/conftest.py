@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from bench.harness import machine_line
 from ops.broker.mosquitto import find_mosquitto, mosquitto_version, require_mosquitto
 from shared.errors import SkylaneError, suggestion

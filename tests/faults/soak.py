@@ -18,8 +18,8 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
+from analysis.logs.frame_accounting import FrameAccounts
 from bench import harness
-from bench.frame_accounting import FrameAccounts
 from bench.harness import BenchRun
 from ops.broker.mosquitto import mosquitto_version, require_mosquitto
 from shared.errors import SkylaneError

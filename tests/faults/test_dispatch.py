@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
+from analysis.logs.frame_accounting import recovery_ms
 from analysis.statistics.samples import jain, spread
-from bench.frame_accounting import recovery_ms
 from shared import clock
 from shared.messages.frame import ResultMessage, Status, pack_result, unpack_result
 from shared.messages.load import LoadReport, WorkerLoad, pack_load, unpack_load

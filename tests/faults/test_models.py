@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import psutil
 import pytest
 
-from bench.frame_accounting import longest_gap_ms
+from analysis.logs.frame_accounting import longest_gap_ms
 from ops.processes.worker_process import Worker
 from shared.runlog.latency_log import Outcome
 from tests.support.faults.finding import Figure

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import read_manifest
 from tests.support.faults.finding import Figure

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from analysis.logs.frame_accounting import recovery_ms
 from analysis.statistics.samples import spread
-from bench.frame_accounting import recovery_ms
 from ops.processes.null_worker import NullWorkerProcess
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock

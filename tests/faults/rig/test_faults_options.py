@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mosquitto  # Without a Mosquitto broker no scenario run
 
 _SUITE = """
 import pytest
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from tests.support.faults.finding import Figure
 from tests.support.faults.rig import Rig, RigError, UnavailableError
 

@@ -1,6 +1,6 @@
 """Reasons why a scenario fails: a figure over its limit, an unmeasured figure, a broken promise, the accounting."""
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from tests.support.faults.finding import NO_MASKS, Figure, Finding
 
 

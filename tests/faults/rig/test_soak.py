@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from tests.faults.soak import GROWTH_LIMITS, SoakPlan, measure_growth, summarise
 from tests.support.faults import chaos as chaos_module
 from tests.support.faults.chaos import Chaos

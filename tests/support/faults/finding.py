@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 
 NO_MASKS = "no mask was checked: it is unknown whether the labels are right"
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import psutil
 import pytest
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings, expected_labels

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bench.frame_accounting import FrameAccounts
+from analysis.logs.frame_accounting import FrameAccounts
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.null_worker import NullWorkerProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
+from analysis.logs.frame_accounting import FrameAccounts, longest_gap_ms, recovery_ms
 from shared.runlog.latency_log import LogError
 from tests.analysis.conftest import consistent_run, damaged_run, gated_run
 from tests.support import run_damage
