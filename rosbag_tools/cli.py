@@ -215,7 +215,7 @@ def verify(path: Path) -> None:
     The exit code is 1 if there are any.
     """
     with Bag(path) as opened:
-        total, unchecked = sum(topic.count for topic in opened.topics), without_checksums(opened)
+        total, unchecked = opened.message_count, without_checksums(opened)
     with _progress("verifying", total) as (bar, task):
         findings = list(findings_of(path, lambda _: bar.advance(task)))
     for finding in findings:
@@ -234,13 +234,9 @@ def verify(path: Path) -> None:
     click.echo(f"{path}: {total} messages, all intact")
 
 
-def _message_count(path: Path) -> int:
-    with Bag(path) as opened:
-        return sum(topic.count for topic in opened.topics)
-
-
 def _rewrite(path: Path, out: Path, **options: Any) -> None:
-    total = _message_count(path)
+    with Bag(path) as opened:
+        total = opened.message_count
     with _progress("writing", total) as (bar, task):
         rewritten = rewrite(path, out, progress=lambda _: bar.advance(task), **options)
     for topic, reason in rewritten.left_out.items():

@@ -25,12 +25,12 @@ import numpy as np
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from bench.baselines.images import Timer, encode_mask, fit, palette_of, read, to_colour_image
+from bench.baselines.images import Timer, encode_mask, fit, palette_of, to_colour_image
 from bench.harness import BenchRun
 from bench.tensorflow_variants import VARIANTS, open_variant
 from ops.broker.broker import Broker
 from ops.processes.child import BenchError, Child, free_port, serve
-from ops.processes.playback import PlaybackSettings
+from ops.processes.playback import PlaybackSettings, first_frames
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 from shared.inference.model import warmup_images
@@ -145,7 +145,7 @@ class Publisher:
 
     def __init__(self, port: int, bag: str, count: int, *, reply_timeout_s: float = _REPLY_TIMEOUT_S) -> None:
         self._reply_timeout_s = reply_timeout_s
-        self._frames = read(Path(bag), count)
+        self._frames = list(first_frames(Path(bag), count))
         self._replies: queue.SimpleQueue[tuple[bytes, float]] = queue.SimpleQueue()
         self.client = connect(port, MASKS, self._on_image)
 

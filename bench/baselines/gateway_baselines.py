@@ -18,8 +18,9 @@ import grpc
 import numpy as np
 import requests
 
-from bench.baselines.images import ColourImage, Timer, fit, read, to_colour_image
+from bench.baselines.images import ColourImage, Timer, fit, to_colour_image
 from ops.processes.child import BenchError, serve
+from ops.processes.playback import first_frames
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
@@ -231,7 +232,7 @@ def _start(
     *, protocol: str, address: str, models: str, model: str, output: str, bag: str, count: int
 ) -> Callable[[Mapping[str, Any]], Mapping[str, float]]:
     """Returns the function that sends a frame; `protocol`: a key of CLIENTS, or `detect` for the fifth system."""
-    frames = read(Path(bag), count)
+    frames = list(first_frames(Path(bag), count))
     if protocol == "detect":
         return DetectionSender(address, model, frames).send
     client = CLIENTS[protocol](address, model, output)

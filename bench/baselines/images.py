@@ -1,15 +1,11 @@
 """Reproduction of the first system's images: whole frames in colour, and masks as JPEG images of a palette's colours."""
 
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
 
-from ops.processes.child import BenchError
-from rosbag_tools.reading.frames import BagSource
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.labels import Labels
@@ -19,22 +15,6 @@ from shared.imaging.opencv import cv2
 ColourImage = npt.NDArray[np.uint8]  # H×W×3.
 Palette = npt.NDArray[np.uint8]  # 256×3, in OpenCV's order: blue, green, red.
 _PALETTE_SIZE = 256
-
-
-def read(bag: Path, count: int) -> list[Frame]:
-    """Reads the first frames of a bag before anything is timed, as the vehicle node reads ahead.
-
-    Raises:
-        BenchError: the bag has no readable frame.
-    """
-    source = BagSource(bag)
-    try:
-        found = list(islice((item for item in source.frames() if isinstance(item, Frame)), count))
-    finally:
-        source.close()
-    if not found:
-        raise BenchError(f"{bag} has no readable frame: make a bag with 'skylane bag make'")
-    return found
 
 
 def to_colour_image(frame: Frame, target: Layout) -> ColourImage:

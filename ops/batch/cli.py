@@ -1,8 +1,7 @@
 """`skylane batch`: the command line, the progress bar and the closing table."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,7 @@ def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -
     """
     settings = override(BatchSettings(library=library, out=out, model=model), flags)
     console = Console(stderr=True)
-    with interrupt_on_termination(), _watcher(console) as watcher:
+    with interrupt_on_termination(), closing(_Watcher(console)) as watcher:
         try:
             result = run_batch(settings, watcher, verify=verify)
         except KeyboardInterrupt:
@@ -136,15 +135,6 @@ class _Watcher:
 
     def _print(self, line: str) -> None:
         self._bar.console.print(Text(line), soft_wrap=True)
-
-
-@contextmanager
-def _watcher(console: Console) -> Iterator[_Watcher]:
-    watcher = _Watcher(console)
-    try:
-        yield watcher
-    finally:
-        watcher.close()
 
 
 def _show(result: BatchResult, out: Path) -> None:

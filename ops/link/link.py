@@ -58,16 +58,6 @@ class Link(Child):
         """The URL to which a node connects instead of the broker's."""
         return f"mqtt://{self.host}:{self.port}"
 
-    @property
-    def bytes_up(self) -> int:
-        """Bytes delivered to the target."""
-        return self.counts().bytes_up
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes delivered to clients."""
-        return self.counts().bytes_down
-
     def counts(self) -> LinkCounts:
         """Returns the counts since the start; the last known ones if the proxy has ended or does not reply."""
         with suppress(BenchError):

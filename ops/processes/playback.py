@@ -1,8 +1,9 @@
 """The frames of a bag as a vehicle encodes them, and the same frames directly into a model."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -41,6 +42,20 @@ class PlaybackSettings:
     resize_at: str = "edge"  # Or "cloud", as `skylane edge play --resize-at`.
 
 
+def first_frames(source: Path, count: int) -> Iterator[Frame]:
+    """Yields the first readable frames of a source.
+
+    Raises:
+        BenchError: it has none.
+    """
+    frame: Frame | None = None
+    with closing(open_source(str(source))) as opened:
+        for frame in islice((item for item in opened.frames() if isinstance(item, Frame)), count):
+            yield frame
+    if frame is None:
+        raise BenchError(f"{source} has no readable frame: make a bag with 'skylane bag make'")
+
+
 def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessage]:
     """Returns the bag's frames as the vehicle sends them.
 
@@ -49,14 +64,10 @@ def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessag
     """
     keys = {"codec", "quality", "resize", "resize_at"}
     config = EdgeConfig.model_validate({key: getattr(settings, key) for key in keys})
-    source = open_source(str(settings.bag))
     messages = []
-    for frame in islice((item for item in source.frames() if isinstance(item, Frame)), settings.frames):
+    for frame in first_frames(settings.bag, settings.frames):
         journey = FrameRecord(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {})
         messages.append(prepare(frame, journey, model.card, config))
-    source.close()
-    if not messages:
-        raise BenchError(f"{settings.bag} has no readable frame: make a bag with 'skylane bag make'")
     return messages
 
 

@@ -30,17 +30,13 @@ def study() -> None:
 def list_axes(models: Path | None) -> None:
     """List the axes of a study with their valid values, and the scenarios."""
     console = Console()
-    axes = Table(title="Axes: each takes a value or a list")
-    for heading in ("axis", "default", "valid values"):
-        axes.add_column(heading)
+    axes = Table("axis", "default", "valid values", title="Axes: each takes a value or a list")
     defaults, known = Axes(), known_values(model_names(models or default_root()))
     for axis in AXES:
         default = getattr(defaults, axis)[0]
         axes.add_row(axis, "" if default is None else str(getattr(default, "name", default)), known[axis])
     console.print(axes)
-    scenarios = Table(title="Scenarios")
-    for heading in ("scenario", "description", "result"):
-        scenarios.add_column(heading)
+    scenarios = Table("scenario", "description", "result", title="Scenarios")
     for name, scenario in SCENARIOS.items():
         scenarios.add_row(name, scenario.help, scenario.metric)
     console.print(scenarios)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,44 +58,31 @@ class Session(Protocol):
         """Name and version of the broker."""
 
 
+@dataclass(frozen=True, slots=True)
 class ProcessSession:
     """A session of real processes: broker, workers, and for each run its link and vehicles."""
 
-    def __init__(
-        self,
-        plan: StudyPlan,
-        broker: Broker,
-        workers: Sequence[Worker | NullWorkerProcess],
-        ports: Mapping[str, Sequence[int]],
-        *,
-        card: ModelCard,
-        models: Path,
-        logs: Path,
-    ) -> None:
-        """Creates a session.
-
-        `ports` has the gateway ports of the workers for `grpc` and `http`; none if the workers use only the broker.
-        `models` is the repository of the vehicles' local models.
-        """
-        self._plan = plan
-        self._logs = logs
-        self._broker = broker
-        self._workers = workers
-        self._ports = ports
-        self._card = card
-        self._models = models
+    plan: StudyPlan
+    broker_process: Broker
+    workers: Sequence[Worker | NullWorkerProcess]
+    ports: Mapping[
+        str, Sequence[int]
+    ]  # The gateway ports of the workers for `grpc` and `http`; none without a gateway.
+    card: ModelCard
+    models: Path  # The repository of the vehicles' local models.
+    logs: Path  # Folder of the workers' logs.
 
     @property
     def broker(self) -> str:
         """See Session."""
-        return f"{self._broker.kind.value} {self._broker.version}"
+        return f"{self.broker_process.kind.value} {self.broker_process.version}"
 
     def play(self, cell: StudyCell, load: VehicleLoad, folder: Path) -> None:
         """See Session."""
         scenario = SCENARIOS[cell.scenario]
-        source = source_of(self._plan, cell, load.drive_seed)
+        source = source_of(self.plan, cell, load.drive_seed)
         folder.mkdir(parents=True, exist_ok=True)
-        nodes = {f"worker/{worker.name}": worker.pid for worker in self._workers} | {"broker": self._broker.pid}
+        nodes = {f"worker/{worker.name}": worker.pid for worker in self.workers} | {"broker": self.broker_process.pid}
         with ExitStack() as stack:
             addresses = self._addresses(cell.transport)
             if cell.link.has_effect:
@@ -103,37 +91,41 @@ class ProcessSession:
                 nodes["link"] = link.pid
                 addresses = [(link.host, link.port)]
             codec, jpeg_quality = codec_and_quality(cell.codec)
-            flags = _transport_flags(cell.transport, addresses)
-            flags += ["--model", self._card.name, "--codec", codec, "--loop", "--frames", str(load.frames)]
-            flags += ["--resize-at", cell.resize_at or scenario.resize_at]
-            flags += [] if cell.dispatch is None else ["--dispatch", cell.dispatch]
-            flags += reuse_flags(self._plan.reuse, cell, self._models)
-            flags += [] if cell.present == NONE else ["--present", cell.present]
-            flags += ["--sink", MASK_SINK] if self._plan.accuracy else []
-            flags += [] if jpeg_quality is None else ["--quality", str(jpeg_quality)]
+            flags = _transport_flags(cell.transport, addresses) + reuse_flags(self.plan.reuse, cell, self.models)
+            flags += cli_flags(
+                model=self.card.name,
+                codec=codec,
+                quality=jpeg_quality,
+                loop=True,
+                frames=load.frames,
+                resize_at=cell.resize_at or scenario.resize_at,
+                dispatch=cell.dispatch,
+                present=None if cell.present == NONE else cell.present,
+                sink=MASK_SINK if self.plan.accuracy else None,
+            )
             vehicle_flags = [[*flags, *scenario.flags(load.of_vehicle(number))] for number in range(load.vehicles)]
             fleet = stack.enter_context(Fleet(load.vehicles, source, folder, vehicle_flags))
             nodes |= {f"vehicle/{name}": pid for name, pid in fleet.pids.items()}
             stack.callback(self._copy_logs, folder)
             stack.enter_context(ResourceSampler(folder / RESOURCES, nodes, interval_s=_SAMPLE_INTERVAL_S))
-            fleet.wait(self._plan.run_limit_s, self._check_processes)
+            fleet.wait(self.plan.run_limit_s, self._check_processes)
 
     def _copy_logs(self, folder: Path) -> None:
-        for worker in self._workers:
-            shutil.copy(self._logs / f"{worker.name}.log", folder)
+        for worker in self.workers:
+            shutil.copy(self.logs / f"{worker.name}.log", folder)
 
     def _check_processes(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             if not worker.is_running:
                 raise RunError(f"{worker.name} ended during the run: {worker.log_tail}")
-        if self._broker.wait(0) is not None:
-            raise RunError(f"the broker ended during the run: {self._broker.log_tail()}")
+        if self.broker_process.wait(0) is not None:
+            raise RunError(f"the broker ended during the run: {self.broker_process.log_tail()}")
 
     def _addresses(self, transport: str) -> list[tuple[str, int]]:
         """Returns the hosts and ports to which the vehicles connect."""
         if transport == MQTT:
-            return [(self._broker.listener.host, self._broker.listener.port)]
-        return [(_HOST, port) for port in self._ports["http" if transport in HTTP_TRANSPORTS else "grpc"]]
+            return [(self.broker_process.listener.host, self.broker_process.listener.port)]
+        return [(_HOST, port) for port in self.ports["http" if transport in HTTP_TRANSPORTS else "grpc"]]
 
 
 def _with_seed(link: NamedLink, seed: int) -> LinkSpec:
@@ -226,7 +218,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
 
         workers = [start(number) for number in range(setup.workers)]
         card = Repository(variant.root).find(variant.name).card()
-        yield ProcessSession(plan, broker, workers, ports, card=card, models=variants.root, logs=logs)
+        yield ProcessSession(plan, broker, workers, ports, card, variants.root, logs)
 
 
 def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[tuple[PlaybackSettings, Path]]:

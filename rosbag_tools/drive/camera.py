@@ -3,7 +3,7 @@
 Street coordinates, in metres: `s` to the right of the centreline, `h` above the ground, `z` along the centreline.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -76,17 +76,8 @@ class Camera:
 
     def scaled(self, factor: float) -> "Camera":
         """Returns the same view with `factor` times the pixels in each direction."""
-        return Camera(
-            int(self.width * factor),
-            int(self.height * factor),
-            self.focal * factor,
-            self.centre * factor,
-            self.horizon * factor,
-            self.s,
-            self.h,
-            self.z,
-            self.bend,
-        )
+        scaled = {name: getattr(self, name) * factor for name in ("focal", "centre", "horizon")}
+        return replace(self, width=int(self.width * factor), height=int(self.height * factor), **scaled)
 
 
 def cut_near(seen: Points) -> Points:

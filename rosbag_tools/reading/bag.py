@@ -73,6 +73,7 @@ class Bag:
         files: The data files in order.
         format: "ros1", "sqlite3" or "mcap".
         topics: The topics, sorted by name.
+        message_count: Number of messages of all topics.
         start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
         index_damage: Why the index of a file could not be used; empty if all could.
         file_claims: What metadata.yaml and the names of the files state about the files that is not true.
@@ -109,6 +110,7 @@ class Bag:
             counts.update(dict.fromkeys(part.counts, 0))  # Adding counters drops topics without messages.
         self.topics = tuple(sorted((Topic(*item) for item in counts.items()), key=lambda topic: topic.name))
         filled = [part for part in self._parts if part.counts.total()]
+        self.message_count = counts.total()
         self.start_ns = min((part.start_ns for part in filled), default=0)
         self.end_ns = max((part.end_ns for part in filled), default=0)
         self.index_damage = next((part.index_damage for part in self._parts if part.index_damage), "")

@@ -34,15 +34,10 @@ class ResultWriter:
         self._bag = bag
         self._settings = settings
         self._folder = staging_folder(settings.out) / uuid.uuid4().hex
-        self._frames = 0
+        self.frames = 0  # Frames that are written.
         self._files: tuple[MaskTarget, BagTable] | None = None
         self._error = ""
         self._is_blocked = False  # True if writing failed, for which the bag is not the reason.
-
-    @property
-    def frames(self) -> int:
-        """The number of frames that are written."""
-        return self._frames
 
     @property
     def failed(self) -> bool:
@@ -60,7 +55,7 @@ class ResultWriter:
                 path = self._folder / "pictures" / camera_name(frame.camera) / f"{frame.index:06d}.jpg"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(frame.picture)
-            self._frames += 1
+            self.frames += 1
         except (SkylaneError, OSError) as error:
             self._block(error)
 
@@ -77,7 +72,7 @@ class ResultWriter:
         except (SkylaneError, OSError) as error:
             self._block(error)
         self.discard()
-        frames = 0 if self._error else self._frames
+        frames = 0 if self._error else self.frames
         return BagOutcome(
             self._bag.name, frames, end.unreadable, end.first_unreadable, self._error, stops=self._is_blocked
         )
@@ -108,7 +103,7 @@ class ResultWriter:
             mtime_ns=self._bag.mtime_ns,
             sha256=end.sha256,
             identity=self._settings.identity(),
-            frames=self._frames,
+            frames=self.frames,
             unreadable=end.unreadable,
             first_unreadable=end.first_unreadable,
             false_claims=end.false_claims,

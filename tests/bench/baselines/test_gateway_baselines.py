@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from bench.baselines.gateway_baselines import CLIENTS, ServingVehicle, conversion_ms, served_ms
-from bench.baselines.images import Timer, read
+from bench.baselines.images import Timer
 from cloud.models.loader import ModelLoader
 from ops.processes.child import BenchError
+from ops.processes.playback import first_frames
 from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise
 from tests.support.gateway import open_gateway
@@ -24,7 +25,7 @@ def test_a_client_with_lists_returns_the_models_mask(protocol: str, models: Path
         assert np.array_equal(mask, expected)
         assert stages_ms["inferred"] > 0
         assert {"to_lists", "away", "from_lists"} <= timer.durations_ms.keys()
-        times = ServingVehicle(client, model.card, read(bag, 1)).send({"frame": 0})
+        times = ServingVehicle(client, model.card, list(first_frames(bag, 1))).send({"frame": 0})
         assert times["total"] > times["inferred"] + times["in_lists"]
         assert {"demosaiced", "preprocessed", "link_and_door"} <= times.keys()
         absent = CLIENTS[protocol](doors.http if protocol == "rest" else doors.grpc, "absent", "mask")

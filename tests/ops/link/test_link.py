@@ -140,7 +140,7 @@ def test_every_byte_arrives_once_and_in_order(spec: LinkSpec, target: Target, li
     server.close()
     assert received(client, 1) == b""
     counts = counted(link, lambda counts: not counts.connections_open)
-    assert (counts.bytes_up, counts.bytes_down) == (link.bytes_up, link.bytes_down) == (len(BULK), len(BULK))
+    assert (counts.bytes_up, counts.bytes_down) == (len(BULK), len(BULK))
     assert counts.connections == 1
 
 
@@ -281,7 +281,7 @@ def test_a_link_ends_with_its_block_and_keeps_its_counts(target: Target) -> None
         assert received(target.accept(), 4) == b"ping"
     with pytest.raises(ProcessLookupError):
         os.kill(link.pid, 0)
-    assert link.bytes_up == 4
+    assert link.counts().bytes_up == 4
     with pytest.raises(BenchError, match="has ended"):
         link.set(LinkSpec())
 
@@ -329,7 +329,7 @@ def test_mqtt_passes_through_a_link_and_reconnects_after_a_reset(mosquitto_broke
             connected.get(timeout=WAIT_S)
             bus.publish("link/test", b"again", qos=1)
             assert received_payloads.get(timeout=WAIT_S) == b"again"
-        assert link.bytes_up > len(BULK) < link.bytes_down
+        assert min(link.counts().bytes_up, link.counts().bytes_down) > len(BULK)
 
 
 def test_a_stopped_link_times_out_and_recovers(target: Target) -> None:
