@@ -34,7 +34,6 @@ from bench.freshness.replay import (
     OUTAGE_S,
     RATE_HZ,
     DriveReplay,
-    RoundTrip,
     Scores,
     age_case,
     outage_frames,
@@ -45,6 +44,7 @@ from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
 from modelling.evaluation.streaming import StreamingScores
+from ops.link.arrivals import RoundTrip
 from ops.processes.child import BenchError
 from shared.files import file_sha256
 from shared.flags import WholeRange

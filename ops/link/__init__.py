@@ -1,4 +1,4 @@
 """An emulated link between vehicle and broker with delay, loss and a limited bandwidth.
 
-Start with `link`.
+Start with `link`, which runs one; `arrivals` computes what it would do.
 """

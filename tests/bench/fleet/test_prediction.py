@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from bench.fleet.prediction import SharedQueue, check_formula, formula_cases, prediction_tables
+from analysis.statistics.shared_queue import SharedQueue
+from bench.fleet.prediction import check_formula, formula_cases, prediction_tables
 from bench.fleet.run_record import ideal_latencies_ms
 
 _OVERHEAD_MS = 4.0

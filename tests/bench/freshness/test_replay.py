@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from bench.freshness.recording import RecordedDrive
-from bench.freshness.replay import ResultArrivals, after, outputs, replay, score_masks, usable_sources
+from bench.freshness.replay import outputs, replay, score_masks, usable_sources
 from edge.presenting.presenter import HoldPresenter, PresenterParts
+from ops.link.arrivals import ResultArrivals, after
 from shared.runlog.presented_log import OutputOrigin
 
 

@@ -1,12 +1,13 @@
-"""ResultArrivals of results: imposed ages, links and outages."""
+"""Arrivals of results: imposed ages, links and outages."""
 
 from itertools import pairwise
 
 import pytest
 
-from bench.freshness.replay import NS_PER_MS, ResultArrivals, RoundTrip, after, over_link
+from ops.link.arrivals import ResultArrivals, RoundTrip, after, over_link
 from shared.network.link_spec import PROFILES, LinkSpec
 
+NS_PER_MS = 1_000_000
 PERIOD_NS = 100 * NS_PER_MS
 FRAMES = 60
 
