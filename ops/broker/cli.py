@@ -1,15 +1,18 @@
-"""The command `skylane broker`: runs an MQTT broker."""
+"""`skylane broker`: runs an MQTT broker; `skylane broker certs` issues the certificates of a secured one."""
 
 import signal
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from ops.broker.broker import Broker, BrokerKind
-from ops.broker.certificates_cli import certs
 from ops.broker.mosquitto import BrokerError
-from shared.flags import WholeRange
+from shared.errors import MissingExtraError
+from shared.flags import WholeRange, topic_name
+from shared.terminal_table import Table
 
+_DAYS = 90
 _POLL_S = 0.5
 
 
@@ -70,4 +73,71 @@ def broker(
                 raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
 
 
-broker.add_command(certs)
+@broker.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--broker", "hosts", multiple=True, metavar="HOST", help="Name or address of the broker (repeatable).")
+@click.option(
+    "--vehicle", "vehicles", multiple=True, type=topic_name("vehicle"), help="Name of a vehicle (repeatable)."
+)
+@click.option("--worker", "workers", multiple=True, type=topic_name("worker"), help="Name of a worker (repeatable).")
+@click.option(
+    "--operator", "operators", multiple=True, type=topic_name("operator"), help="Name of an operator (repeatable)."
+)
+@click.option("--days", type=WholeRange(1, 825), default=_DAYS, show_default=True, help="Validity in days.")
+@click.option("--again", is_flag=True, help="Issue the named certificates again, with new keys, even if they exist.")
+@click.option(
+    "--revoke", "revoked", multiple=True, metavar="NAME", help="Name whose certificates to revoke (repeatable)."
+)
+@click.option("--renew-list", is_flag=True, help="Only renew the revocation list, for --days.")
+def certs(
+    *,
+    folder: Path,
+    hosts: tuple[str, ...],
+    vehicles: tuple[str, ...],
+    workers: tuple[str, ...],
+    operators: tuple[str, ...],
+    revoked: tuple[str, ...],
+    days: int,
+    again: bool,
+    renew_list: bool,
+) -> None:
+    """Issue certificates with the authority in FOLDER, which is created if it does not exist.
+
+    Valid certificates are kept. Give each node only ca.crt and its own two files. The revocation list, crl.pem, is
+    renewed by every call: give it to the broker before it expires.
+    """
+    try:
+        from ops.broker.certificate_authority import CertificateAuthority, Role  # noqa: PLC0415 (needs an extra)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
+    if not (hosts or vehicles or workers or operators or revoked or renew_list):
+        raise click.UsageError(
+            "no certificate was requested: give --broker, --vehicle, --worker or --operator, or --renew-list"
+        )
+    authority = CertificateAuthority(folder)
+    for name in revoked:
+        count = authority.revoke(name)
+        click.echo(f"{name}: certificates revoked: {count}; restart the broker to refuse them")
+    nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators}
+    issued = [authority.broker(hosts, days, again=again)] if hosts else []
+    issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
+    crl_expires = authority.renew_crl(days)
+    console = Console(soft_wrap=True)
+    if issued:
+        table = Table("holder", "certificate and key", "expires", "", title=f"In {folder}")
+        for each in issued:
+            files = f"{each.file.name}, {each.file.with_suffix('.key').name}"
+            state = "new" if each.is_new else "kept"
+            table.add_row(f"{each.role} {each.name}", files, f"{each.expires:%Y-%m-%d}", state)
+        console.print(table)
+    console.print(
+        f"{authority.crl_file}, the revocation list, expires {crl_expires:%Y-%m-%d}: renew it with --renew-list and "
+        "restart the broker, which refuses every client once it has expired.",
+        f"{authority.key_file} can sign any certificate: keep the folder {authority.key_file.parent} off the broker, the "
+        "vehicles and the workers.",
+        f"The broker:   skylane broker --secured {folder} --host 0.0.0.0 --port 8883",
+        f"Each node:    its own two files and ca.crt in a folder, then --broker mqtts://HOST:8883 --certs {folder}",
+        sep="\n",
+        markup=False,
+        highlight=False,
+    )

@@ -1,4 +1,4 @@
-"""A study from its file to its report, or a dry run of it."""
+"""A study from its file to its report, with its progress on the terminal, or a dry run of it."""
 
 import random
 import signal
@@ -6,20 +6,22 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from analysis.study import study_folder
 from analysis.study.accuracy import accuracy_table, check_accuracy
 from analysis.study.axes import NONE
 from analysis.study.cell import WorkerSetup
-from analysis.study.measurement import DONE, FAILED, SKIPPED
+from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
 from analysis.study.study_folder import StudyFolder
-from analysis.study.study_plan import cells, read_plan
+from analysis.study.study_plan import PlannedRun, cells, read_plan
 from analysis.study.tables import write_frames, write_runs
 from analysis.study.validity import INVALID, INVALID_MEANING
-from ops.study.progress import ProgressBar
 from ops.study.runner import StudyRunner, missing_devices
 from ops.study.session import Session, open_session
 from ops.study.variants import ModelVariants
@@ -28,6 +30,7 @@ from shared.models.repository import Repository
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.terminal_table import result_table
 
+_ESTIMATE_PERIOD_S = 30 * 86_400.0  # Includes all runs in the estimate; a run can be longer than rich's default period.
 _CANNOT_RUN = "cannot run"
 
 
@@ -148,3 +151,59 @@ def _dry_run(runner: StudyRunner, variants: ModelVariants, console: Console) -> 
         if outcome.startswith((_CANNOT_RUN, SKIPPED)):
             console.print(f"{cell.name}: {outcome}", markup=False, highlight=False, soft_wrap=True)
     return int(any(outcome.startswith(_CANNOT_RUN) for outcome in found.values()))
+
+
+class ProgressBar:
+    """A ProgressListener that shows a bar, or prints one line per run if the output is not a terminal."""
+
+    def __init__(self, console: Console, planned: int, done: int) -> None:
+        self._console = console
+        self._planned = planned
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("runs · time left"),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=_ESTIMATE_PERIOD_S,
+        )
+        # Runs of an earlier call take no time now and would distort the estimate.
+        self._task = self._progress.add_task("", total=planned - done)
+
+    def run_started(self, run: PlannedRun, step: str) -> None:
+        """See ProgressListener."""
+        description = f"{run.cell.name} #{run.repetition}{f' ({step})' if step else ''}"
+        self._progress.update(self._task, description=description)
+
+    def run_finished(self, run: PlannedRun, result: RunResult) -> None:
+        """See ProgressListener."""
+        self._progress.advance(self._task)
+        line = f"{run.order}/{self._planned} {run.cell.name} #{run.repetition}: {_summary(result)}"
+        if not self._console.is_terminal or result.state != DONE:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+def _summary(result: RunResult) -> str:
+    row = result.row
+    if result.state != DONE:
+        return f"{result.state}: {row['reason']}"
+    value = row.get("metric_value")
+    summary = f"{row['metric']} {'not measured' if value is None else f'{value:.4g}'}"
+    if row.get("validity") == INVALID:
+        return f"{summary}, INVALID by MLPerf's rules: {row['validity_reason']}"
+    return f"{summary}, VALID" if row.get("validity") else summary

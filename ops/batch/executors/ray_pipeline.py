@@ -4,25 +4,30 @@ Ray Data moves blocks of frames between the two, and pauses decoding while the a
 machine that is lost again on the others.
 """
 
+import logging
+import socket
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import ray
 import ray.data
 from ray.exceptions import RayError
 
-from ops.batch.executors.ray_cluster import connected
+from ops.batch.executors.local import process_count
 from ops.batch.executors.ray_rows import Row, RowKind, packed, rows
 from ops.batch.frames import BagEnd
 from ops.batch.library import LibraryBag
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError, FrameInference, decode_bag
 from shared.errors import SkylaneError
+from shared.network.endpoint import Endpoint
 from shared.runtime import memory
 
 _BLOCK_BYTES = 4 << 20  # Frames that move together. Ray's default of 128 MiB would hold whole bags.
@@ -184,3 +189,50 @@ class _Inference:
                 f"the process of the model died {_MAX_DEATHS} times at frame {row.position}: if memory is short, give fewer "
                 "--processes"
             )
+
+
+_STORE_BYTES = 128 << 20  # Frames on their way to an actor, for each actor.
+_CONNECT_TIMEOUT_S = 10.0
+_STORE_SHARE = 0.25  # Largest share of the free memory.
+
+
+@contextmanager
+def connected(settings: BatchSettings) -> Iterator[Sequence[Mapping[str, float]]]:
+    """Connects this process to the cluster of the settings, and yields the resources of each node.
+
+    Without an address, a cluster of this machine is started, and ended with the connection.
+
+    Raises:
+        SkylaneError: there is no such cluster, or it has other versions of Ray or Python.
+    """
+    address = settings.ray_address
+    try:
+        if address is None:
+            _start(settings)
+        else:
+            _connect(Endpoint.parse(address))
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        place = "cannot be started here" if address is None else f"at {address} cannot be used"
+        raise BatchError(f"a Ray cluster {place}: {' '.join(str(error).split())}") from error
+    try:
+        yield [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: Endpoint) -> None:
+    with socket.create_connection((address.host, address.port), _CONNECT_TIMEOUT_S):  # Ray itself tries for minutes.
+        pass
+    ray.init(str(address), log_to_driver=False, logging_level=logging.WARNING)
+
+
+def _start(settings: BatchSettings) -> None:
+    processes = process_count(settings)
+    ray.init(
+        "local",
+        num_cpus=processes * settings.threads,
+        object_store_memory=min(processes * _STORE_BYTES, int(psutil.virtual_memory().available * _STORE_SHARE)),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+    )

@@ -13,7 +13,7 @@ from analysis.study.scenarios import (
     ValidityRules,
 )
 from analysis.study.validity import judge
-from ops.study.capacity import judge_step
+from ops.study.cell_run import judge_step
 from tests.support.simulated_study import ORIGIN_NS, write_run
 
 
