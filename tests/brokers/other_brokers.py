@@ -10,8 +10,9 @@ from typing import Self
 import pytest
 
 from ops.broker import embedded
+from ops.processes.child import ChildProcess
 from tests.clients.conftest import need, run
-from tests.pipeline.rig import WAIT_S, connect
+from tests.pipeline.rig import connect
 from tests.support.mqtt_bus import free_port
 from tests.support.npm import npm_packages
 
@@ -26,7 +27,7 @@ class OtherBroker(ABC):
         self.folder = folder
         self.port = free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -41,17 +42,13 @@ class OtherBroker(ABC):
 
     def start(self) -> None:
         """Starts the broker and waits until it accepts a connection."""
-        with (self.folder / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+        self._process = ChildProcess(self.command(), self.folder / "broker.log", mode="ab", stdin=subprocess.DEVNULL)
         connect(self.url).close()
 
     def kill(self) -> None:
         """Kills the broker (SIGKILL)."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(WAIT_S)
 
 
 class Aedes(OtherBroker):

@@ -1,23 +1,21 @@
 """Caller faults: hostile HTTP and gRPC clients, while an honest gRPC caller and an honest vehicle send frames."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from analysis.statistics.samples import spread
-from ops.processes.child import free_ports
+from ops.processes.child import Child, free_ports
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
-from shared.runtime.processes import terminate
 from tests.support.faults.finding import Figure
-from tests.support.faults.hostile.attacks import ATTACKS, RATE_BYTES_PER_S, STARTED
-from tests.support.faults.rig import ROOT, Rig, RigError
+from tests.support.faults.hostile import attacks
+from tests.support.faults.hostile.attacks import ATTACKS, RATE_BYTES_PER_S
+from tests.support.faults.rig import ROOT, Rig
 
 _RATE_HZ = 10.0  # Frame rate of each honest sender.
 _DEADLINE_MS = 1000.0
@@ -26,7 +24,6 @@ _SETTLING_S = 2.0  # Not in the p95: the attackers connect and occupy slots. Mis
 _FLAGS = ("--deadline-ms", f"{_DEADLINE_MS:g}", "--loop")
 _MAX_SLOWDOWN = 5.0
 _MAX_MISSED = 5.0  # Percent.
-_STOP_S = 5.0
 
 
 @pytest.mark.faults(
@@ -80,31 +77,22 @@ def test_hostile_callers(rig: Rig) -> None:
 @contextmanager
 def _attacked(kinds: Sequence[str], http: str, grpc: str, folder: Path) -> Iterator[None]:
     """Runs one hostile process of each kind within the block."""
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        for kind in kinds:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.support.faults.hostile.attacks",
-                kind,
-                "--http",
-                http,
-                "--grpc",
-                grpc,
-            ]
-            with (folder / f"attack-{kind}.log").open("ab") as log:
-                processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT))
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                Child(
+                    attacks.__name__,
+                    {"kind": kind, "http": http, "grpc": grpc},
+                    title=f"the hostile caller {kind}",
+                    environment={"PYTHONPATH": str(ROOT)},
+                    log=folder / f"attack-{kind}.log",
+                )
+            )
+            for kind in kinds
+        ]
         for process in processes:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != STARTED:
-                raise RigError(f"a hostile caller did not start: see {folder}/attack-*.log")
+            process.wait()
         yield
-    finally:
-        for process in processes:
-            terminate(process, _STOP_S)
-            assert process.stdout is not None
-            process.stdout.close()
 
 
 def _p95_ms(sender: VehicleProcess, span_ns: tuple[int, int]) -> float:

@@ -1,21 +1,19 @@
 """Sender faults: broken messages of every kind, and messages that would decompress to gigabytes."""
 
 import itertools
-import json
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 import pytest
 
+from ops.processes.child import Child
 from shared.errors import SkylaneError
 from shared.messages import topics
 from shared.messages.control import ControlRequest, Verb, pack_request
@@ -25,6 +23,7 @@ from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.support.faults.finding import Figure
+from tests.support.faults.hostile import message_attack
 from tests.support.faults.hostile.bombs import bombs
 from tests.support.faults.hostile.messages import for_worker
 from tests.support.faults.rig import HEIGHT, MODEL, ROOT, WIDTH, Rig, RigError
@@ -33,6 +32,7 @@ _WORKER_CASES = 450_100  # Messages to each of two workers, as fast as they are 
 _FLOOD_CASES = 40_000  # Messages to a worker, faster than it can answer.
 _VEHICLE_CASES = 40_000  # Messages to a vehicle.
 _BROKER_CASES = 20_000  # Messages through a real broker with a good vehicle; together more than a million.
+_ATTACK_S = 3600.0
 _MAX_IN_PROGRESS = 32  # Maximum unread messages to a worker through the broker.
 _GROWTH_MB = 64
 _RATE_HZ = 5.0  # Frame rate of the good vehicle.
@@ -51,10 +51,13 @@ def test_broken_messages(rig: Rig) -> None:
     """Sends a million mutated messages to workers and a vehicle, directly and through Mosquitto with a good vehicle."""
     seeds = [rig.chance.randrange(1 << 31) for _ in range(5)]
     rig.say(f"{_WORKER_CASES:,} messages to each of two workers")
-    results = _attacks(rig.folder, *(("worker", f"--count={_WORKER_CASES}", f"--seed={seed}") for seed in seeds[:2]))
+    results = _attacks(rig.folder, *({"node": "worker", "count": _WORKER_CASES, "seed": seed} for seed in seeds[:2]))
     rig.say("a flood to a worker, and answers to a vehicle")
-    flood = ("worker", f"--count={_FLOOD_CASES}", f"--seed={seeds[2]}", "--flood")
-    results += _attacks(rig.folder, flood, ("vehicle", f"--count={_VEHICLE_CASES}", f"--seed={seeds[3]}"))
+    results += _attacks(
+        rig.folder,
+        {"node": "worker", "count": _FLOOD_CASES, "seed": seeds[2], "floods": True},
+        {"node": "vehicle", "count": _VEHICLE_CASES, "seed": seeds[3]},
+    )
     rig.say(f"{_BROKER_CASES:,} messages through the broker, beside a good vehicle")
     broker = rig.broker()
     worker = rig.worker(broker.url, think_ms=1)
@@ -132,23 +135,25 @@ class _Client(MqttBus):
         self.close()
 
 
-def _attacks(folder: Path, *commands: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Runs `message_attack` with each of the arguments, all at the same time, and returns the results.
+def _attacks(folder: Path, *attacks: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Runs `message_attack` with each of the settings, all at the same time, and returns the results.
 
     Raises:
-        RigError: a node ended because of a message; the text has its last output.
+        BenchError: a node ended because of a message; the text has its last output.
     """
-    processes = []
-    for arguments in commands:
-        command = [sys.executable, "-m", "tests.support.faults.hostile.message_attack", *arguments]
-        with (folder / f"attack{''.join(arguments)}.log").open("wb") as errors:
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT))
-    outputs = [process.communicate()[0] for process in processes]
-    for arguments, process in zip(commands, processes, strict=True):
-        if process.returncode:
-            said = (folder / f"attack{''.join(arguments)}.log").read_text(errors="replace")
-            raise RigError(f"an attack ended with code {process.returncode}: {said[-500:]}")
-    return [json.loads(line) for line in outputs]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                Child(
+                    message_attack.__name__,
+                    settings,
+                    environment={"PYTHONPATH": str(ROOT)},
+                    log=folder / f"attack-{'-'.join(map(str, settings.values()))}.log",
+                )
+            )
+            for settings in attacks
+        ]
+        return [process.wait(_ATTACK_S) for process in processes]
 
 
 def _publish(url: str, worker: str, seed: int) -> int:

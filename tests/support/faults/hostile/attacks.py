@@ -1,7 +1,4 @@
-"""Hostile callers of a gateway: each kind sends its traffic at a bounded rate from one process.
-
-Run as `python -m tests.support.faults.hostile.attacks KIND --http HOST:PORT --grpc HOST:PORT` until it is killed.
-"""
+"""Hostile callers of a gateway: each kind sends its traffic at a bounded rate from one `Child` until it is killed."""
 
 import itertools
 import socket
@@ -11,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-import click
+from ops.processes.child import reply, settings
 
 RATE_BYTES_PER_S = 500_000  # Maximum rate of one hostile process.
-STARTED = "attacking"  # Printed when the connections are open.
 
 _CONNECTIONS = 16  # Default number of connections per process.
 _IDLE_CONNECTIONS = 1000
@@ -204,30 +200,25 @@ class _Connection:
         self._socket = None
 
 
-def attack(kind: Attack, address: str) -> None:
-    """Sends one kind of traffic endlessly, at most at `RATE_BYTES_PER_S`."""
-    connections = [_Connection(kind, address) for _ in range(kind.connections)]
+def attack(*, kind: str, http: str, grpc: str) -> None:
+    """Sends one kind of traffic endlessly, at most at `RATE_BYTES_PER_S`, and replies when the connections are open.
+
+    `http`, `grpc`: HOST:PORT of the worker's endpoints.
+    """
+    chosen = ATTACKS[kind]
+    address = grpc if chosen.is_grpc else http
+    connections = [_Connection(chosen, address) for _ in range(chosen.connections)]
     for connection in connections:
         connection.step(1)
-    click.echo(STARTED)
+    reply("attacking")
     began_s, sent = time.monotonic(), 0
     for connection in itertools.cycle(connections):
         if connection is connections[0]:
-            time.sleep(kind.pause_s)
+            time.sleep(chosen.pause_s)
         allowed = round((time.monotonic() - began_s) * RATE_BYTES_PER_S) - sent
         if allowed > 0:
             sent += connection.step(min(allowed, _RECEIVE_BYTES))
 
 
-@click.command()
-@click.argument("kind", type=click.Choice(list(ATTACKS)))
-@click.option("--http", required=True, help="HOST:PORT of the worker's HTTP endpoint.")
-@click.option("--grpc", required=True, help="HOST:PORT of the worker's gRPC endpoint.")
-def main(kind: str, http: str, grpc: str) -> None:
-    """Attacks a worker until the process is killed."""
-    chosen = ATTACKS[kind]
-    attack(chosen, grpc if chosen.is_grpc else http)
-
-
 if __name__ == "__main__":
-    main()
+    attack(**settings())

@@ -1,9 +1,8 @@
-"""Sends broken messages to a node in this process: `python -m tests.support.faults.hostile.message_attack worker --count N --seed S`.
+"""Sends broken messages to a node in this process, a `Child` that replies with an `AttackResult`.
 
-Prints one line of JSON, an `AttackResult`. The node must have answered or counted every delivered message.
+The node must have answered or counted every delivered message.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import click
 import numpy as np
 import psutil
 
@@ -24,10 +22,10 @@ from edge.ledger import Ledger
 from edge.receiver import Receiver
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks
+from ops.processes.child import reply, settings
 from ops.processes.null_worker import MODEL, NullWorkerSettings, null_model
 from shared import clock
 from shared.errors import SkylaneError
-from shared.flags import WholeRange
 from shared.imaging.frames import Frame, Layout
 from shared.runlog.latency_log import LogWriter, Outcome
 from shared.stages import Stage, Stamp
@@ -199,20 +197,15 @@ def _sent(ledger: Ledger) -> FrameRecord:
     return record
 
 
-@click.command()
-@click.argument("node", type=click.Choice(["worker", "vehicle"]))
-@click.option("--count", type=WholeRange(1), required=True)
-@click.option("--seed", type=WholeRange(0), required=True)
-@click.option("--flood", is_flag=True, help="Send as fast as possible; the worker must refuse what it cannot hold.")
-def main(node: str, count: int, seed: int, *, flood: bool) -> None:
-    """Sends broken messages to a node and prints the result."""
+def main(*, node: str, count: int, seed: int, floods: bool = False) -> None:
+    """Sends broken messages to a "worker" or a "vehicle", and replies with the result."""
     if node == "worker":
-        result = attack_worker(count, seed, floods=flood)
+        result = attack_worker(count, seed, floods=floods)
     else:
         with TemporaryDirectory(prefix="skylane-attack-") as folder:
             result = attack_vehicle(count, seed, Path(folder) / "run")
-    click.echo(json.dumps(asdict(result)))
+    reply(asdict(result))
 
 
 if __name__ == "__main__":
-    main()
+    main(**settings())
