@@ -18,7 +18,8 @@ from bench import harness
 from bench.harness import TOTAL, BenchRun, Comparison, Samples
 from cloud.models.loader import ModelLoader
 from edge.transports.transport import MQTT
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
+from modelling.evaluation.segmentation import evaluate_segmentation
 from ops.broker.broker import Broker
 from ops.processes.child import cli_flags
 from ops.processes.deployment import Deployment
@@ -170,15 +171,12 @@ def _start(run: BenchRun, plan: EnginePlan, variant: EngineVariant) -> EngineCan
 
 def _quantise(plan: EnginePlan, folder: Path, int8_name: str) -> Path:
     """Creates a repository with the model in 8 bits; returns its folder."""
-    # These modules need OpenVINO, which is optional.
-    from modelling.quantization import calibration_frames, quantization  # noqa: PLC0415
+    from modelling import quantization  # noqa: PLC0415  It needs OpenVINO, which is optional.
 
     repository = Repository(folder / "models")
     repository.root.mkdir()
     shutil.copytree(Repository(plan.models).find(plan.model).folder, repository.root / plan.model)
-    frames = calibration_frames.synthetic_frames(
-        repository.find(plan.model).card(), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES
-    )
+    frames = quantization.synthetic_frames(repository.find(plan.model).card(), _CALIBRATION_FRAMES, _HOLDOUT_FRAMES)
     quantization.quantise(repository, plan.model, Precision.INT8, frames, new_name=int8_name)
     return repository.root
 

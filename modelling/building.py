@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow.graphdef import read_graph
-from modelling.export.keras_export import write_keras
-from modelling.export.tensorflow_export import (
+from modelling.export import (
     CONFIDENCE,
     INPUT,
     TENSORS,
     frozen_graph,
+    write_keras,
     write_saved_model,
     write_tflite,
 )
@@ -161,21 +161,20 @@ def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:
 
 
 def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int | None) -> None:
-    if form is Format.SAVED_MODEL:
-        if path.exists():
-            shutil.rmtree(path)
-        write_saved_model(network, recipe.output, recipe.height, recipe.width, path, batch=batch)
-        return
-    if form is Format.KERAS:
-        write_keras(network, recipe.output, recipe.height, recipe.width, path)
-        return
-    if form is Format.TFLITE:
-        write_tflite(network, recipe.output, recipe.height, recipe.width, path)
-        return
-    graph = frozen_graph(network, recipe.output, recipe.height, recipe.width, batch=batch)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(graph.SerializeToString(deterministic=True))
-    partial.replace(path)
+    shape = network, recipe.output, recipe.height, recipe.width
+    match form:
+        case Format.SAVED_MODEL:
+            if path.exists():
+                shutil.rmtree(path)
+            write_saved_model(*shape, path, batch=batch)
+        case Format.KERAS:
+            write_keras(*shape, path)
+        case Format.TFLITE:
+            write_tflite(*shape, path)
+        case Format.FROZEN_GRAPH:
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(frozen_graph(*shape, batch=batch).SerializeToString(deterministic=True))
+            partial.replace(path)
 
 
 def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:

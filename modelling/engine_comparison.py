@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, prepared_images
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, prepared
-from rosbag_tools.reading.frames import BagSource
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError
-from shared.imaging.frames import Frame, Layout
 from shared.inference.engine import Images, Outputs
 from shared.inference.model import Model, agreement, largest_difference
 from shared.messages.model_card import ModelCard
@@ -60,31 +58,12 @@ class EngineCombination:
 
 
 @dataclass(frozen=True, slots=True)
-class VariantResult:
-    """The measurements of a variant."""
-
-    variant: EngineCombination
-    took_ms: tuple[float, ...]  # The duration of each run of a whole batch.
-    ratio: float  # Frames per second relative to the reference in the same rounds, by the medians.
-    ratio_of_least: float  # The same by the minima, which depend less on other load of the machine.
-    agreement: float  # The share of labels equal to the reference's.
-    difference: float  # The largest difference of two output numbers.
-    # Against the bag's ground truth: mean IoU, accuracy, or mean average precision, by task.
-    accuracy: float | None
-
-    @property
-    def frame_hz(self) -> float:
-        """Frames per second, by the median."""
-        return 1e3 * self.variant.batch / float(np.median(self.took_ms))
-
-
-@dataclass(frozen=True, slots=True)
 class ModelBenchResult:
     """The results of a comparison."""
 
     plan: ModelBenchPlan
     reference: str
-    rows: tuple[VariantResult, ...]  # The first one is the reference.
+    rows: tuple[dict[str, Any], ...]  # As `_row` returns them; the first one is that of the reference.
     refused: tuple[str, ...]  # The variants that could not run, with the reason.
     task: str
     unjudged: str | None  # The reason why there is no accuracy.
@@ -99,22 +78,11 @@ class ModelBenchResult:
             "bag": str(plan.bag),
             "rounds": plan.rounds,
             "frames": plan.frames,
-            "rows": [_row_json(row, plan.model) for row in self.rows],
+            "rows": list(self.rows),
             "refused": list(self.refused),
             "unjudged": self.unjudged,
             "machine": self.machine,
         }
-
-
-@dataclass(slots=True)
-class _LoadedVariants:
-    """The variants that could be loaded, with their outputs on the test frames and their accuracy."""
-
-    models: dict[EngineCombination, Model] = field(default_factory=dict)
-    outputs: dict[EngineCombination, Outputs] = field(default_factory=dict)
-    accuracies: dict[Candidate, float | None] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
-    unjudged: str | None = None
 
 
 def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, int, str], None]) -> ModelBenchResult:
@@ -135,10 +103,13 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
     variants = [own, *(variant for variant in requested if variant != own)]
     steps = len(variants) + plan.rounds + _WARM_UP_ROUNDS
     with ExitStack() as opened:
-        reference_model = opened.enter_context(_load(own, plan))
-        frames = _frames(plan, reference_model.card)
-        loaded = _LoadedVariants({own: reference_model})
-        loaded.refused += [
+        truth = opened.enter_context(_load(own, plan))
+        frames = _frames(plan, truth.card)
+        models: dict[EngineCombination, Model] = {}
+        outputs: dict[EngineCombination, Outputs] = {}  # On the test frames.
+        accuracies: dict[Candidate, float | None] = {}
+        unjudged: str | None = None
+        refused = [
             f"{engine}: reads no file of {plan.model}: see `skylane model convert`"
             for engine in plan.engines
             if engine not in {variant.candidate.engine for variant in requested}
@@ -146,14 +117,19 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
         for number, variant in enumerate(variants):
             on_step(number, steps, f"labels of {variant.describe(plan.model)}")
             try:
-                _load_variant(plan, variant, own, frames, loaded, opened)
+                model = truth if variant == own else opened.enter_context(_load(variant, plan))
+                _check_comparable(model, truth, variant.batch)
+                found = model.infer(frames)
+                agreement(truth.manifest, outputs.get(own, found), found)  # Raises if they are not comparable.
             except SkylaneError as error:
                 if variant == own:
                     raise
-                loaded.refused.append(f"{variant.describe(plan.model)}: {error}")
-        runs = {
-            variant: partial(model.infer, _batch(frames, variant.batch)) for variant, model in loaded.models.items()
-        }
+                refused.append(f"{variant.describe(plan.model)}: {error}")
+                continue
+            models[variant], outputs[variant] = model, found
+            if unjudged is None and variant.candidate not in accuracies:
+                accuracies[variant.candidate], unjudged = _accuracy(model, plan)
+        runs = {variant: partial(model.infer, _batch(frames, variant.batch)) for variant, model in models.items()}
         done = len(variants)
 
         def count() -> None:
@@ -163,22 +139,17 @@ def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, 
 
         race(runs, _WARM_UP_ROUNDS, count)
         took_ms = race(runs, plan.rounds, count)
-        manifest = reference_model.manifest
-    median_ms, min_ms = float(np.median(took_ms[own])), min(took_ms[own])
     rows = tuple(
-        VariantResult(
-            variant,
-            tuple(took_ms[variant]),
-            median_ms * variant.batch / float(np.median(took_ms[variant])),
-            min_ms * variant.batch / min(took_ms[variant]),
-            agreement(manifest, loaded.outputs[own], loaded.outputs[variant]),
-            largest_difference(loaded.outputs[own], loaded.outputs[variant]),
-            loaded.accuracies.get(variant.candidate),
-        )
-        for variant in loaded.models
+        _row(plan.model, variant, took_ms[variant], took_ms[own])
+        | {
+            "agreement": agreement(truth.manifest, outputs[own], outputs[variant]),
+            "largest_difference": largest_difference(outputs[own], outputs[variant]),
+            "accuracy": accuracies.get(variant.candidate),
+        }
+        for variant in models
     )
     name = own.candidate.label(plan.model)
-    return ModelBenchResult(plan, name, rows, tuple(loaded.refused), manifest.task, loaded.unjudged)
+    return ModelBenchResult(plan, name, rows, tuple(refused), truth.manifest.task, unjudged)
 
 
 def _variants(repository: Repository, plan: ModelBenchPlan) -> list[EngineCombination]:
@@ -193,37 +164,16 @@ def _load(variant: EngineCombination, plan: ModelBenchPlan) -> Model:
     return variant.candidate.open(Placement(device=plan.device, intra_threads=variant.threads), variant.batch)
 
 
-def _load_variant(  # noqa: PLR0917 - one call.
-    plan: ModelBenchPlan,
-    variant: EngineCombination,
-    own: EngineCombination,
-    frames: Images,
-    loaded: _LoadedVariants,
-    opened: ExitStack,
-) -> None:
-    """Loads a variant, checks that it is comparable with the reference, and measures its accuracy."""
-    truth = loaded.models[own]
-    model = truth if variant == own else opened.enter_context(_load(variant, plan))
+def _check_comparable(model: Model, truth: Model, batch: int) -> None:
     if model.input_shape != truth.input_shape:
         raise SkylaneError("its input has another size")
-    if model.max_batch_size < variant.batch:
+    if model.max_batch_size < batch:
         raise SkylaneError(f"it has a fixed batch size of {model.max_batch_size}")
-    outputs = model.infer(frames)
-    agreement(truth.manifest, loaded.outputs.get(own, outputs), outputs)  # Raises if the outputs are not comparable.
-    loaded.outputs[variant] = outputs
-    loaded.models[variant] = model
-    if loaded.unjudged is None and variant.candidate not in loaded.accuracies:
-        loaded.accuracies[variant.candidate], loaded.unjudged = _accuracy(model, plan)
 
 
 def _frames(plan: ModelBenchPlan, card: ModelCard) -> Images:
     """Returns the bag's first frames as uint8 N×H×W×3 in the model's size and channel order."""
-    source = BagSource(plan.bag)
-    try:
-        frames = (each for each in source.frames() if isinstance(each, Frame) and each.layout is not Layout.MONO8)
-        images = [prepared(each.pixels, each.layout, card, _DEMOSAIC)[0] for each in islice(frames, plan.frames)]
-    finally:
-        source.close()
+    images = prepared_images(plan.bag, card, plan.frames, with_grey=False)
     if not images:
         raise EvaluationError(f"{plan.bag} holds no readable frame: make one with 'skylane bag make'")
     return np.stack(images)
@@ -248,9 +198,16 @@ def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | N
     return accuracy, None
 
 
-def _row_json(row: VariantResult, name: str) -> dict[str, Any]:
-    low, middle, high = (float(value) for value in np.percentile(row.took_ms, (0, 50, 95)))
-    candidate = row.variant.candidate
+def _row(
+    name: str, variant: EngineCombination, took_ms: Sequence[float], reference_ms: Sequence[float]
+) -> dict[str, Any]:
+    """Returns the measurements of a variant, of whose runs each was one of a whole batch, as plain types.
+
+    `ratio` are the frames per second relative to the reference in the same rounds, by the medians; `ratio_of_least` by the
+    minima, which depend less on other load of the machine.
+    """
+    low, middle, high = (float(value) for value in np.percentile(took_ms, (0, 50, 95)))
+    candidate, batch = variant.candidate, variant.batch
     return {
         "what": candidate.label(name),
         "model": candidate.stored.name,
@@ -258,37 +215,49 @@ def _row_json(row: VariantResult, name: str) -> dict[str, Any]:
         "sha256": candidate.stored.manifest.sha256,
         "engine": candidate.engine,
         "precision": candidate.precision,
-        "threads": row.variant.threads,
-        "batch": row.variant.batch,
-        "runs": len(row.took_ms),
+        "threads": variant.threads,
+        "batch": batch,
+        "runs": len(took_ms),
         "min_ms": low,
         "median_ms": middle,
         "p95_ms": high,
-        "frames_per_s": row.frame_hz,
-        "ratio": row.ratio,
-        "ratio_of_least": row.ratio_of_least,
-        "agreement": row.agreement,
-        "largest_difference": row.difference,
-        "accuracy": row.accuracy,
+        "frames_per_s": 1e3 * batch / float(np.median(took_ms)),
+        "ratio": float(np.median(reference_ms)) * batch / float(np.median(took_ms)),
+        "ratio_of_least": min(reference_ms) * batch / min(took_ms),
     }
 
 
 def table_lines(result: ModelBenchResult) -> Sequence[tuple[str, ...]]:
     """Returns the heading and the rows of the result table as text."""
-    has_accuracy = any(row.accuracy is not None for row in result.rows)
+    has_accuracy = any(row["accuracy"] is not None for row in result.rows)
     has_numbers = not task_named(result.task).has_shape  # The difference of class ids is meaningless.
     heading = ("engine", "thr.", "batch", "min", "median", "p95", "Hz", "ratio", "labels %")
     lines: list[tuple[str, ...]] = [(*heading, *(["off by"] * has_numbers), *(["truth"] * has_accuracy))]
     for row in result.rows:
-        values = _row_json(row, result.plan.model)
         line = (
-            values["what"],
-            str(values["threads"] or "all"),
-            str(values["batch"]),
-            *(f"{values[key]:.1f}" for key in ("min_ms", "median_ms", "p95_ms", "frames_per_s")),
-            f"{row.ratio:.2f}",
-            f"{100 * row.agreement:.4f}",
+            row["what"],
+            str(row["threads"] or "all"),
+            str(row["batch"]),
+            *(f"{row[key]:.1f}" for key in ("min_ms", "median_ms", "p95_ms", "frames_per_s")),
+            f"{row['ratio']:.2f}",
+            f"{100 * row['agreement']:.4f}",
         )
-        accuracy = "?" if row.accuracy is None else f"{row.accuracy:.4f}"
-        lines.append((*line, *([f"{row.difference:.2g}"] * has_numbers), *([accuracy] * has_accuracy)))
+        accuracy = "?" if row["accuracy"] is None else f"{row['accuracy']:.4f}"
+        lines.append((*line, *([f"{row['largest_difference']:.2g}"] * has_numbers), *([accuracy] * has_accuracy)))
     return lines
+
+
+SEED = 900_301  # Training uses no seeds from 900 000 on.
+WEATHER = "clear"  # The true class of its frames for a classifier.
+_SPACING_S = 1.0  # Time between two frames, enough to show different places.
+
+
+def holdout_bag(frames: int, progress: Callable[[], None] = lambda: None) -> Path:
+    """Returns a synthetic drive with true labels and boxes, rendered once into `runs/bags`."""
+    path = Path("runs") / "bags" / f"unseen-{SEED}-{frames}"
+    if not path.exists():
+        draft = path.with_name(f"{path.name}.part")
+        plan = DrivePlan(seed=SEED, frames=frames, rate_hz=1 / _SPACING_S, weather=WEATHER)
+        record(draft, plan, overwrite=True, progress=progress)
+        draft.rename(path)
+    return path

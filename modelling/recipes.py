@@ -42,7 +42,7 @@ class Recipe:
     The input is N×height×width×3 RGB: float32 0..1 for an output of scores, uint8 0..255 for others.
 
     Attributes:
-        architecture: "module:function" in `modelling.architectures`.
+        architecture: A function of `modelling.architectures.networks`; by default that of the same name.
         formats: The formats to write, with the same weights. The first one's folder is `name`, another's
             `name-<format>`, such as `road-small-saved-model`.
         trained: Built-in weights exist; otherwise the weights are random, drawn from `seed`.
@@ -53,14 +53,14 @@ class Recipe:
     """
 
     name: str
-    architecture: str
     description: str
-    class_names: tuple[str, ...]
     height: int
     width: int
-    output: NetworkOutput
-    formats: tuple[Format, ...]
-    trained: bool
+    architecture: str = ""
+    class_names: tuple[str, ...] = CLASSES
+    output: NetworkOutput = NetworkOutput.CLASS_IDS
+    formats: tuple[Format, ...] = (Format.FROZEN_GRAPH,)
+    trained: bool = True
     weights_of: str = ""
     seed: int = 1
     largest_batch: int = 1
@@ -77,8 +77,8 @@ class Recipe:
 
         `thinned=True` returns one that trains the same variables at lower cost; road models only.
         """
-        module, _, function = self.architecture.partition(":")
-        build = getattr(import_module(f"modelling.architectures.{module}"), function)  # Imports TensorFlow.
+        function = self.architecture or self.name.replace("-", "_")
+        build = getattr(import_module("modelling.architectures.networks"), function)  # Imports TensorFlow.
         return build(len(self.class_names), folded=folded, **variant)
 
     def folder_name(self, form: Format) -> str:
@@ -107,40 +107,27 @@ RECIPES = {
     for each in (
         Recipe(
             name="road-small",
-            architecture="networks:road_small",
             description="MobileNetV3-small, output stride 8, LR-ASPP",
-            class_names=CLASSES,
             height=608,
             width=968,
-            output=NetworkOutput.CLASS_IDS,
             formats=(Format.FROZEN_GRAPH, Format.SAVED_MODEL),
-            trained=True,
         ),
         Recipe(
             name="road-tiny",
-            architecture="networks:road_tiny",
             description="The first half of MobileNetV3-small, output stride 16, small LR-ASPP",
-            class_names=CLASSES,
             height=304,
             width=484,
-            output=NetworkOutput.CLASS_IDS,
             formats=(Format.TFLITE,),
-            trained=True,
         ),
         Recipe(
             name="road-large",
-            architecture="networks:road_large",
             description="MobileNetV3-large with its last stage at half width, output stride 8, LR-ASPP",
-            class_names=CLASSES,
             height=608,
             width=968,
-            output=NetworkOutput.CLASS_IDS,
-            formats=(Format.FROZEN_GRAPH,),
             trained=False,
         ),
         Recipe(
             name="street-deeplab",
-            architecture="networks:street_deeplab",
             description="MobileNetV3-large, output stride 8, DeepLabV3+",
             class_names=_TWENTY,
             height=1024,
@@ -151,7 +138,6 @@ RECIPES = {
         ),
         Recipe(
             name="street-lite",
-            architecture="networks:street_lite",
             description="MobileNetV3-large, output stride 16, DeepLabV3+ of half the width",
             class_names=_TWENTY,
             height=1024,
@@ -162,53 +148,42 @@ RECIPES = {
         ),
         Recipe(
             name="road-weather",
-            architecture="networks:road_weather",
             description="MobileNetV3-small, output stride 32, mean pooling, one dense layer",
             class_names=WEATHERS,
             height=152,
             width=242,
             output=NetworkOutput.PROBABILITIES,
-            formats=(Format.FROZEN_GRAPH,),
-            trained=True,
             largest_batch=8,
             colours=((70, 160, 235), (150, 160, 175), (225, 120, 60), (235, 235, 225), (40, 90, 150)),
         ),
         Recipe(
             name="road-objects",
-            architecture="detector:road_objects",
             description="MobileNetV3-small, output stride 16, LR-ASPP to a quarter, one box a cell without anchors",
             class_names=tuple(OBJECTS),
             height=304,
             width=484,
             output=NetworkOutput.OBJECTS,
-            formats=(Format.FROZEN_GRAPH,),
-            trained=True,
             largest_batch=8,
             score_threshold=0.4,
             colours=((30, 110, 255), (255, 60, 60)),
         ),
         Recipe(
             name="car-tiny",
-            architecture="presence:car_tiny",
             description="The first five blocks of MobileNetV3-small, mean and largest value, one dense layer",
             class_names=PRESENCE,
             height=76,
             width=121,
             output=NetworkOutput.PROBABILITIES,
             formats=(Format.TFLITE,),
-            trained=True,
             colours=_PRESENCE_COLOURS,
         ),
         Recipe(
             name="car-reference",
-            architecture="presence:car_reference",
             description="road-small with another last layer: the longest column of pixels of vehicles",
             class_names=PRESENCE,
             height=304,
             width=484,
             output=NetworkOutput.PROBABILITIES,
-            formats=(Format.FROZEN_GRAPH,),
-            trained=True,
             weights_of="road-small",
             largest_batch=8,
             colours=_PRESENCE_COLOURS,
@@ -228,8 +203,8 @@ RECIPES = {
                 colours=((128, 128, 128),) * len(_THOUSAND),
             )
             for network, architecture, description in (
-                ("efficientnet-b7", "efficientnet:b7", "EfficientNet-B7 as published"),
-                ("mobilenet-v3-large", "networks:mobilenet_v3_large", "MobileNetV3-large as published"),
+                ("efficientnet-b7", "b7", "EfficientNet-B7 as published"),
+                ("mobilenet-v3-large", "mobilenet_v3_large", "MobileNetV3-large as published"),
             )
             for side in _SIDES
         ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from modelling.conversion.derived_manifest import megabytes
+from modelling.conversion.derived_model import megabytes
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository

@@ -15,9 +15,8 @@ from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
 from edge.sinks.sink import VIDEO_FORMATS
 from edge.sinks.video import VideoFile
-from modelling.evaluation.segmentation import images_with_labels, labelled_camera, prepared
+from modelling.evaluation.bag_images import TimestampMatcher, images_with_labels, labelled_camera, prepared
 from modelling.evaluation.streaming import Mask, StreamingScores
-from modelling.evaluation.true_boxes import TimestampMatcher
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.child import BenchError

@@ -9,11 +9,10 @@ import numpy as np
 
 from analysis.logs.log_rows import LogRows, read_log
 from analysis.logs.presented_checks import check_presented, has_presenter
-from analysis.logs.problems import Problem, ProblemCollector
-from analysis.logs.resource_log import load_resources
-from analysis.logs.result_checks import check_results
-from analysis.logs.text_table import Ints, read_table
-from analysis.logs.timing_checks import check_timing
+from analysis.logs.problems import Finding, Problem, ProblemCollector
+from analysis.logs.row_checks import check_results, check_timing
+from analysis.logs.run_log import load_resources
+from analysis.logs.text_table import read_table
 from edge.transports.transport import TRANSPORTS
 from edge.workers.dispatcher import DISPATCHERS
 from shared.runlog.latency_log import (
@@ -60,46 +59,40 @@ def run_checks(folder: Path) -> tuple[ConsistencyCheck, ...]:
     """
     rows = read_log(folder)
     _, resource_problems = load_resources(folder)
-    cells = check_timing(rows, folder / CSV_NAME) | check_results(rows, folder / CSV_NAME)
+    log, manifest = folder / CSV_NAME, folder / MANIFEST_NAME
+    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", WITH_RESULT)
+    unexplained = ProblemCollector(log)
+    unexplained.add_rows(
+        "rows without a reason", rows.table.lines[missing], "is empty, but the frame got no result", "reason"
+    )
+    by_row = {
+        **check_timing(rows, log),
+        **check_results(rows, log),
+        "frames without a result have a reason": unexplained.collected(),
+        "frames sent through a broker have a dispatch": check_dispatch(rows, folder),
+        "every sequence number has a row": _of_file(log, _gaps(rows)),
+        "outcomes sum to the frames read": _of_file(manifest, _wrong_counts(rows)),
+        "every sent frame has a row": _check_journal(rows, folder),
+    }
+    ticks, of_ticks = check_presented(rows, folder) if has_presenter(rows, folder) else (0, {})
     count = len(rows.table)
     return (
         *(ConsistencyCheck(name, rows.checked[name], problems) for name, problems in rows.problems.items()),
-        *(ConsistencyCheck(name, count, problems) for name, problems in cells.items()),
-        ConsistencyCheck("frames without a result have a reason", count, _check_reasons(rows, folder)),
-        ConsistencyCheck("frames sent through a broker have a dispatch", count, check_dispatch(rows, folder)),
-        ConsistencyCheck("every sequence number has a row", count, _check_sequences(rows, folder)),
-        ConsistencyCheck("outcomes sum to the frames read", count, _check_counts(rows, folder)),
-        ConsistencyCheck("every sent frame has a row", count, _check_journal(rows, folder)),
-        ConsistencyCheck("source and model have a hash", 2, _check_hashes(rows.manifest, folder)),
+        *(ConsistencyCheck(name, count, problems) for name, problems in by_row.items()),
+        ConsistencyCheck("source and model have a hash", 2, _of_file(manifest, _missing_hashes(rows.manifest))),
         ConsistencyCheck("resources can be read", 1, resource_problems),
-        *_presented_checks(rows, folder),
+        *(ConsistencyCheck(name, ticks, problems) for name, problems in of_ticks.items()),
     )
 
 
-def _presented_checks(rows: LogRows, folder: Path) -> Iterator[ConsistencyCheck]:
-    """Yields the checks of the log of outputs, if the run had a presenter."""
-    if has_presenter(rows, folder):
-        ticks, problems_by_check = check_presented(rows, folder)
-        yield from (ConsistencyCheck(name, ticks, problems) for name, problems in problems_by_check.items())
+def _of_file(path: Path, texts: Iterator[str]) -> tuple[Problem, ...]:
+    return tuple(Problem(path, None, None, text) for text in texts)
 
 
-def _check_reasons(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = ProblemCollector(folder / CSV_NAME)
-    missing = rows.table.empty("reason") & ~rows.table.one_of("outcome", WITH_RESULT)
-    problems.add_rows(
-        "rows without a reason",
-        rows.table.lines[missing],
-        lambda _: "is empty, but the frame got no result",
-        "reason",
-    )
-    return problems.collected()
-
-
-def _check_sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    """Checks that the frames of all cameras together are numbered from 0 without gaps."""
-    problems = ProblemCollector(folder / CSV_NAME)
+def _gaps(rows: LogRows) -> Iterator[str]:
+    """Yields the frames without a row: those of all cameras together are numbered from 0 without gaps."""
     if rows.lost:
-        return ()  # `_check_counts` reports them.
+        return  # `_wrong_counts` reports them.
     numbers = np.sort(rows.numbers["sequence"].data)
     read = rows.manifest.get("frames_read")
     end = read if isinstance(read, int) and 0 <= read < _FRAME_COUNT_END else 0
@@ -108,30 +101,27 @@ def _check_sequences(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     gaps = np.flatnonzero(after - before > 1)
     for gap in gaps[:_SHOWN_GAPS]:
         first, last = int(before[gap]) + 1, int(after[gap]) - 1
-        problems.add_file(f"frame {first} has no row" if first == last else f"frames {first} to {last} have no rows")
+        yield f"frame {first} has no row" if first == last else f"frames {first} to {last} have no rows"
     if len(gaps) > _SHOWN_GAPS:
-        problems.add_file(f"{len(gaps) - _SHOWN_GAPS} more gaps in the sequence")
-    return problems.collected()
+        yield f"{len(gaps) - _SHOWN_GAPS} more gaps in the sequence"
 
 
-def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
-    problems = ProblemCollector(folder / MANIFEST_NAME)
+def _wrong_counts(rows: LogRows) -> Iterator[str]:
     manifest = rows.manifest
     if not manifest:
-        return ()  # `log_rows` reports a missing manifest.
+        return  # `log_rows` reports a missing manifest.
     if rows.lost:
         presenting = manifest.get("presenting")
         ticks = presenting.get("rows_lost") if isinstance(presenting, Mapping) else 0
         others = f" and {ticks} to {PRESENTED_NAME}" if ticks else ""
-        problems.add_file(
+        yield (
             f"the disk was full: {rows.lost:,} of {manifest['frames_read']:,} rows were not written to {CSV_NAME}{others}, as "
             "the run counted; the other rows are complete"
         )
     elif manifest.get("state") not in (*_FINISHED_STATES, "running"):
-        lost = manifest.get("rows_lost")
-        problems.add_file(f"the run is {manifest.get('state')!r}: {lost} rows were not written")
+        yield f"the run is {manifest.get('state')!r}: {manifest.get('rows_lost')} rows were not written"
     if manifest.get("frames_read") != len(rows.table) + rows.lost:
-        problems.add_file(f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows")
+        yield f"frames_read is {manifest.get('frames_read')!r}, but {CSV_NAME} has {len(rows.table)} rows"
     counted = manifest.get("outcomes")
     counted = counted if isinstance(counted, dict) else {}
     for outcome in Outcome:
@@ -139,8 +129,7 @@ def _check_counts(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
         is_later_outcome = outcome.value not in counted and not count  # Earlier versions had fewer outcomes.
         absent = counted.get(outcome.value, 0) - count if rows.lost else 0
         if counted.get(outcome.value) != count + min(max(absent, 0), rows.lost) and not is_later_outcome:
-            problems.add_file(f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}")
-    return problems.collected()
+            yield f"outcomes.{outcome} is {counted.get(outcome.value)!r}, but {CSV_NAME} has {count}"
 
 
 def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
@@ -154,7 +143,7 @@ def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
         return problems.collected()
     opened = journal.integers("sequence")
     ours = opened.known & journal.one_of("session", [rows.session])
-    problems.add_rows("lines of other runs", journal.lines[~ours], lambda _: "does not belong to this run")
+    problems.add_rows("lines of other runs", journal.lines[~ours], "does not belong to this run")
     closed = rows.numbers["sequence"].data
     unclosed = ours & ~np.isin(opened.data, closed)
     if rows.lost:  # The disk that lost rows has lost lines of the journal, too.
@@ -181,16 +170,14 @@ def _check_journal(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
     return problems.collected()
 
 
-def _check_hashes(manifest: Mapping[str, Any], folder: Path) -> tuple[Problem, ...]:
-    problems = ProblemCollector(folder / MANIFEST_NAME)
+def _missing_hashes(manifest: Mapping[str, Any]) -> Iterator[str]:
     for name in ("source", "model") if manifest else ():
         facts = manifest.get(name)
         facts = facts if isinstance(facts, dict) else {}
         sha256 = facts.get("sha256")
         is_hash = isinstance(sha256, str) and len(sha256) == _SHA256_DIGITS and not sha256.strip("0123456789abcdef")
         if not is_hash and facts.get("kind") != "camera":  # The images of a camera are not stored and have no hash.
-            problems.add_file(f"{name}.sha256 is {sha256!r}, which is not a SHA-256: the {name} cannot be identified")
-    return problems.collected()
+            yield f"{name}.sha256 is {sha256!r}, which is not a SHA-256: the {name} cannot be identified"
 
 
 _COLUMN = "dispatch"
@@ -201,24 +188,18 @@ def check_dispatch(rows: LogRows, folder: Path) -> tuple[Problem, ...]:
 
     Logs of earlier versions have no such column.
     """
-    problems = ProblemCollector(folder / CSV_NAME)
     if _COLUMN not in read_header(folder):
-        return problems.collected()
+        return ()
     given, sent = ~rows.table.empty(_COLUMN), rows.numbers["attempts"].data > 0
-    found = {
-        f"is not one of {', '.join(DISPATCHERS)}": given & ~rows.table.one_of(_COLUMN, [*DISPATCHERS]),
-        "is given, but the frame was not sent": given & ~sent,
-    }
+    is_known = rows.table.one_of(_COLUMN, [*DISPATCHERS])
+    found: list[Finding] = [
+        (_COLUMN, given & ~is_known, f"is not one of {', '.join(DISPATCHERS)}"),
+        (_COLUMN, given & ~sent, "is given, but the frame was not sent"),
+    ]
     if (has_broker := _has_broker(rows)) is not None:
         what = "is empty, but the frame was sent" if has_broker else "is given, but the run had no broker"
-        found[what] = sent & (given != has_broker)
-    for what, where in found.items():
-        _report(problems, rows.table.lines[where], what)
-    return problems.collected()
-
-
-def _report(problems: ProblemCollector, lines: Ints, what: str) -> None:
-    problems.add_rows(f"cells of {_COLUMN} that do not fit", lines, lambda _: what, _COLUMN)
+        found.append((_COLUMN, sent & (given != has_broker), what))
+    return ProblemCollector(folder / CSV_NAME).add_cells(rows.table.lines, found).collected()
 
 
 def _has_broker(rows: LogRows) -> bool | None:

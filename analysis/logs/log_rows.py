@@ -113,25 +113,30 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 def _identifiable_rows(table: TextTable, problems: ProblemCollector) -> TextTable:
     """Returns the rows with a vehicle, session, sequence number and outcome."""
+    found = {
+        **{name: (table.empty(name), "is empty") for name in _NEVER_EMPTY},
+        "sequence": (~table.integers("sequence").known, "is not an integer"),
+        "outcome": (~table.one_of("outcome", [*Outcome]), "is not an outcome"),
+    }
     bad = np.zeros(len(table), np.bool_)
-    for name in _NEVER_EMPTY:
-        bad |= _report_skipped(table, table.empty(name) & ~bad, name, "is empty", problems)
-    not_integer = ~table.integers("sequence").known
-    bad |= _report_skipped(table, not_integer & ~bad, "sequence", "is not an integer", problems)
-    no_outcome = ~table.one_of("outcome", [*Outcome])
-    bad |= _report_skipped(table, no_outcome & ~bad, "outcome", "is not an outcome", problems)
+    for name, (where, what) in found.items():
+        _report_texts(table, where & ~bad, name, what, problems, part="row")
+        bad |= where
     return table.where(~bad)
 
 
-def _report_skipped(table: TextTable, bad: Bools, column: str, what: str, problems: ProblemCollector) -> Bools:
+def _report_texts(
+    table: TextTable, bad: Bools, column: str, what: str, problems: ProblemCollector, *, part: str
+) -> None:
+    """Reports cells by their text; `part` is what is skipped because of them, the row or the cell."""
     rows = np.flatnonzero(bad)
+    kind = f"rows whose {column}" if part == "row" else "cells whose text"
     problems.add_rows(
-        f"rows whose {column} {what}",
+        f"{kind} {what}",
         table.lines[bad],
-        lambda index: f"{_quoted(table.cell(column, int(rows[index])))} {what}: the row is skipped",
+        lambda index: f"{_quoted(table.cell(column, int(rows[index])))} {what}: the {part} is skipped",
         column,
     )
-    return bad
 
 
 def _quoted(text: str) -> str:
@@ -203,13 +208,7 @@ def _numbers(table: TextTable, name: str, problems: ProblemCollector) -> Integer
         numbers, what = table.millionths(name), "is not a number with six decimals"
     else:
         numbers, what = table.integers(name, signed=name.endswith("_ns")), "is not an integer"
-    rows = np.flatnonzero(numbers.invalid)
-    problems.add_rows(
-        f"cells whose text {what}",
-        table.lines[numbers.invalid],
-        lambda index: f"{_quoted(table.cell(name, int(rows[index])))} {what}: the cell is skipped",
-        name,
-    )
+    _report_texts(table, numbers.invalid, name, what, problems, part="cell")
     return numbers
 
 
@@ -243,7 +242,9 @@ def _blank_decreasing(
         column = numbers[name]
         back_ns = np.where(column.known & seen & ~decreasing, latest - column.data, 0)
         rows = np.flatnonzero(back_ns > 0)
-        _report_decreasing(table.lines[rows], back_ns[rows], name, problems)
+        problems.add_rows(
+            "rows with decreasing timestamps", table.lines[rows], partial(_describe_decreasing, back_ns[rows]), name
+        )
         decreasing[rows] = True
         latest, seen = np.where(column.known, column.data, latest), seen | column.known
     if decreasing.any():
@@ -251,10 +252,5 @@ def _blank_decreasing(
             numbers[name].known[decreasing] = False
 
 
-def _report_decreasing(lines: Ints, back_ns: Ints, name: str, problems: ProblemCollector) -> None:
-    problems.add_rows(
-        "rows with decreasing timestamps",
-        lines,
-        lambda index: f"is {back_ns[index]} ns before the previous timestamp: the row's times are skipped",
-        name,
-    )
+def _describe_decreasing(back_ns: Ints, index: int) -> str:
+    return f"is {back_ns[index]} ns before the previous timestamp: the row's times are skipped"

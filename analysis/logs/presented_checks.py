@@ -1,15 +1,16 @@
 """Checks the log of outputs against the latency log: every frame has one tick, with an output or the reason for none."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from analysis.logs.log_rows import LogRows
-from analysis.logs.problems import Problem, ProblemCollector
-from analysis.logs.result_checks import last_stage_ns
-from analysis.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
+from analysis.logs.problems import Finding, Problem, ProblemCollector
+from analysis.logs.row_checks import first_conditions, last_stage_ns, positions
+from analysis.logs.text_table import Ints, TextTable, read_table
 from edge.presenting.flow import FlowSize
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, Outcome
 from shared.runlog.presented_log import ABORTED, COLUMNS, PRESENTED_NAME, OutputOrigin
@@ -51,12 +52,14 @@ def check_presented(rows: LogRows, folder: Path) -> tuple[int, dict[str, tuple[P
     table = _ticks_of_run(table, rows, problems)
     checks = _PresentedChecks(rows, table, folder)
     checks.report_unreadable(problems)
+    cells = {ORIGINS: checks.origins(), AGES: checks.ages(), SOURCES: checks.sources()}
     return len(table), {
         LINES: problems.collected(),
         TICKS: checks.ticks(),
-        ORIGINS: checks.origins(),
-        AGES: checks.ages(),
-        SOURCES: checks.sources(),
+        **{
+            name: ProblemCollector(folder / PRESENTED_NAME).add_cells(table.lines, found).collected()
+            for name, found in cells.items()
+        },
         COUNTS: checks.counts(),
     }
 
@@ -65,11 +68,9 @@ def _ticks_of_run(table: TextTable, rows: LogRows, problems: ProblemCollector) -
     """Returns the rows of this run that have a number."""
     unnumbered = ~table.integers("tick").known
     foreign = ~unnumbered & ~table.one_of("session", [rows.session])
+    problems.add_rows("rows without a tick", table.lines[unnumbered], "is not an integer: the row is skipped", "tick")
     problems.add_rows(
-        "rows without a tick", table.lines[unnumbered], lambda _: "is not an integer: the row is skipped", "tick"
-    )
-    problems.add_rows(
-        "rows of other runs", table.lines[foreign], lambda _: "is that of another run: the row is skipped", "session"
+        "rows of other runs", table.lines[foreign], "is that of another run: the row is skipped", "session"
     )
     return table.where(~unnumbered & ~foreign)
 
@@ -80,13 +81,14 @@ class _PresentedChecks:
     def __init__(self, rows: LogRows, table: TextTable, folder: Path) -> None:
         self._rows = rows
         self._table = table
+        self._lines = table.lines
         self._path = folder / PRESENTED_NAME
         self._manifest_path = folder / MANIFEST_NAME
         signed = ("frame_stamp_ns", "due_ns", "presented_ns", "age_ns")
         self._numbers = {name: table.integers(name, signed=name in signed) for name in _INTEGERS}
         self._numbers["processing_ms"] = table.millionths("processing_ms")
-        self._frame, self._has_frame = _positions(rows.numbers["sequence"].data, self._numbers["tick"])
-        self._source, self._has_source = _positions(rows.numbers["sequence"].data, self._numbers["source_sequence"])
+        self._frame, self._has_frame = positions(rows.numbers["sequence"].data, self._numbers["tick"])
+        self._source, self._has_source = positions(rows.numbers["sequence"].data, self._numbers["source_sequence"])
 
     def report_unreadable(self, problems: ProblemCollector) -> None:
         """Reports cells that are not numbers, and texts that are none of those that a presenter writes."""
@@ -105,12 +107,10 @@ class _PresentedChecks:
         """Checks that every frame of the latency log has exactly one tick, with the same camera, index and times."""
         problems = ProblemCollector(self._path)
         ticks = self._numbers["tick"].data
-        _, first = np.unique(ticks, return_index=True)
-        repeated = np.ones(len(ticks), np.bool_)
-        repeated[first] = False
-        self._report(problems, repeated, "tick", f"is that of an earlier row of {PRESENTED_NAME}")
+        repeated = pd.Series(ticks).duplicated().to_numpy()
+        problems.add_cells(self._lines, [("tick", repeated, f"is that of an earlier row of {PRESENTED_NAME}")])
         if not self._rows.lost:
-            self._report(problems, ~self._has_frame, "tick", f"is no frame of {CSV_NAME}")
+            problems.add_cells(self._lines, [("tick", ~self._has_frame, f"is no frame of {CSV_NAME}")])
         sequences = self._rows.numbers["sequence"].data
         absent = np.sort(sequences[~np.isin(sequences, ticks)])
         absent = absent[: 0 if len(absent) <= self._lost() else None]
@@ -118,52 +118,44 @@ class _PresentedChecks:
             problems.add_file(f"frame {sequence} has no tick")
         if len(absent) > _SHOWN:
             problems.add_file(f"{len(absent) - _SHOWN} more frames have no tick")
+        return problems.add_cells(self._lines, self._differing_cells()).collected()
+
+    def _differing_cells(self) -> Iterator[Finding]:
         for name, column in _OF_FRAME.items():
             here, there = self._texts(name), self._rows.table.series(column).to_numpy(object)[self._frame]
             both = self._has_frame & (here != "") & (there != "")
-            self._report(problems, both & (here != there), name, f"is not {column} of its frame in {CSV_NAME}")
-        return problems.collected()
+            yield name, both & (here != there), f"is not {column} of its frame in {CSV_NAME}"
 
-    def origins(self) -> tuple[Problem, ...]:
+    def origins(self) -> Iterator[Finding]:
         """Checks that a tick has an output or a reason, and the columns that go with it."""
-        problems = ProblemCollector(self._path)
         table, numbers = self._table, self._numbers
         has_output = table.one_of("origin", [origin for origin in OutputOrigin if origin is not OutputOrigin.NONE])
         is_none = table.one_of("origin", [OutputOrigin.NONE])
-        self._report(problems, is_none & table.empty("reason"), "reason", "is empty, but there is no output")
-        self._report(problems, has_output & ~table.empty("reason"), "reason", "is given, but there is an output")
+        yield "reason", is_none & table.empty("reason"), "is empty, but there is no output"
+        yield "reason", has_output & ~table.empty("reason"), "is given, but there is an output"
         for name in ("age_ns", "presented_ns", "processing_ms"):
-            self._report(problems, has_output & table.empty(name), name, "is empty, but there is an output")
+            yield name, has_output & table.empty(name), "is empty, but there is an output"
         of_result = table.one_of("origin", [*_WITH_SOURCE])
-        self._report(
-            problems, of_result & table.empty("source_sequence"), "source_sequence", "is empty, but a result is shown"
-        )
+        yield "source_sequence", of_result & table.empty("source_sequence"), "is empty, but a result is shown"
         for name in ("source_sequence", "age_ns"):
-            self._report(problems, is_none & ~table.empty(name), name, "is given, but there is no output")
+            yield name, is_none & ~table.empty(name), "is given, but there is no output"
         aborted = table.one_of("reason", [ABORTED])
-        self._report(problems, ~aborted & table.empty("presented_ns"), "presented_ns", "is empty, but the run went on")
+        yield "presented_ns", ~aborted & table.empty("presented_ns"), "is empty, but the run went on"
         due, presented = numbers["due_ns"], numbers["presented_ns"]
-        early = due.known & presented.known & (presented.data < due.data)
-        self._report(problems, early, "presented_ns", "is before due_ns")
-        return problems.collected()
+        yield "presented_ns", due.known & presented.known & (presented.data < due.data), "is before due_ns"
 
-    def ages(self) -> tuple[Problem, ...]:
+    def ages(self) -> Iterator[Finding]:
         """Checks that the age is the due time of the tick minus that of the frame whose result is presented."""
-        problems = ProblemCollector(self._path)
         age, due, source_due = self._numbers["age_ns"], self._numbers["due_ns"], self._rows.numbers["t_due_ns"]
         known = age.known & due.known & self._has_source & source_due.known[self._source]
         differs = known & (age.data != due.data - source_due.data[self._source])
-        self._report(problems, differs, "age_ns", "is not due_ns minus that of the frame source_sequence")
+        yield "age_ns", differs, "is not due_ns minus that of the frame source_sequence"
         of_now = age.known & self._table.one_of("origin", [OutputOrigin.LOCAL]) & self._table.empty("source_sequence")
-        self._report(
-            problems, of_now & (age.data != 0), "age_ns", "is not 0, but the result is of the tick's own frame"
-        )
-        self._report(problems, age.known & (age.data < 0), "age_ns", "is negative")
-        return problems.collected()
+        yield "age_ns", of_now & (age.data != 0), "is not 0, but the result is of the tick's own frame"
+        yield "age_ns", age.known & (age.data < 0), "is negative"
 
-    def sources(self) -> tuple[Problem, ...]:
+    def sources(self) -> Iterator[Finding]:
         """Checks that the presented result is of an earlier frame, of the same camera, and had arrived by then."""
-        problems = ProblemCollector(self._path)
         named, presented = self._numbers["source_sequence"], self._numbers["presented_ns"]
         cameras = self._rows.table.series("camera").to_numpy(object)
         got_one = self._rows.table.one_of("outcome", [*_MAY_HAVE_RESULT])[self._source]
@@ -178,10 +170,7 @@ class _PresentedChecks:
             & presented.known
             & (result_ns > presented.data),
         }
-        what = np.select(list(conditions.values()), list(conditions), default="")
-        for text in conditions:
-            self._report(problems, named.known & (what == text), "source_sequence", text)
-        return problems.collected()
+        return first_conditions("source_sequence", named.known, conditions)
 
     def counts(self) -> tuple[Problem, ...]:
         """Checks the manifest's counts of ticks."""
@@ -219,16 +208,3 @@ class _PresentedChecks:
     def _texts(self, name: str) -> npt.NDArray[np.object_]:
         texts: npt.NDArray[np.object_] = self._table.series(name).to_numpy(object)
         return texts
-
-    def _report(self, problems: ProblemCollector, where: Bools, column: str, what: str) -> None:
-        problems.add_rows(f"cells of {column} that do not fit", self._table.lines[where], lambda _: what, column)
-
-
-def _positions(sequences: Ints, wanted: IntegerColumn) -> tuple[Ints, Bools]:
-    """Returns the row of each wanted frame, 0 where there is none, and a mask of those that have one."""
-    if not len(sequences):
-        return np.zeros(len(wanted.data), np.int64), np.zeros(len(wanted.data), np.bool_)
-    order = np.argsort(sequences)
-    rows = order[np.minimum(np.searchsorted(sequences[order], wanted.data), len(order) - 1)]
-    found = wanted.known & (sequences[rows] == wanted.data)
-    return np.where(found, rows, 0), found

@@ -1,12 +1,15 @@
 """Problems found in the files of a run: each one names its file, row and column."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+
+Finding = tuple[str, npt.NDArray[np.bool_], str]  # A column, the rows whose cell does not fit, and what it is.
 
 SHOWN_PER_KIND = 20  # A corrupt file can have a problem of the same kind in every cell.
 
@@ -39,21 +42,28 @@ class ProblemCollector:
         self._problems.append(Problem(self._file, None, None, what))
 
     def add_rows(
-        self, kind: str, lines: npt.NDArray[np.int64], describe: Callable[[int], str], column: str | None = None
+        self, kind: str, lines: npt.NDArray[np.int64], describe: str | Callable[[int], str], column: str | None = None
     ) -> None:
         """Adds one problem for each line number in `lines`.
 
         Args:
             kind: Plural noun for the kind of problem, used if there are too many to list.
             lines: Line numbers, shape (n,).
-            describe: Returns the description for an index into `lines`.
+            describe: The description, or a function that returns it for an index into `lines`.
             column: Name of the affected column.
         """
         remaining = max(0, SHOWN_PER_KIND - self._counts[kind])
         self._counts[kind] += len(lines)
         self._problems += [
-            Problem(self._file, int(line), column, describe(index)) for index, line in enumerate(lines[:remaining])
+            Problem(self._file, int(line), column, describe if isinstance(describe, str) else describe(index))
+            for index, line in enumerate(lines[:remaining])
         ]
+
+    def add_cells(self, lines: npt.NDArray[np.int64], findings: Iterable[Finding]) -> Self:
+        """Adds the cells that do not fit, of rows with these line numbers; returns itself."""
+        for column, where, what in findings:
+            self.add_rows(f"cells of {column} that do not fit", lines[where], what, column)
+        return self
 
     def collected(self) -> tuple[Problem, ...]:
         """Returns the listed problems in the order found, then one count for each kind with more problems."""

@@ -28,11 +28,17 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class IntegerColumn:
-    """A column of integers; all arrays have shape (n,)."""
+class KnownIntegers:
+    """Integers, some of which are not known; all arrays have shape (n,)."""
 
-    data: Ints  # 0 where not known.
+    data: Ints
     known: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerColumn(KnownIntegers):
+    """A column of integers, 0 where not known."""
+
     invalid: Bools  # The cell has text that is not such a number.
 
 
@@ -121,7 +127,7 @@ def read_table(path: Path, problems: ProblemCollector, header: Sequence[str] | N
         end = data.rfind(b"\n") + 1
         if data:
             line = data.count(b"\n") + 1
-            problems.add_rows("truncated lines", np.array([line]), lambda _: f"the line is truncated: {_SKIPPED}")
+            problems.add_rows("truncated lines", np.array([line]), f"the line is truncated: {_SKIPPED}")
         data = data[:end]
     first = 1
     if header is None:

@@ -77,7 +77,7 @@ def report(
     from analysis.report.chapters.comparisons.cost import Tariff  # noqa: PLC0415
     from analysis.report.data.report_input import load_report_input  # noqa: PLC0415
     from analysis.report.document import report_of, write_page  # noqa: PLC0415
-    from analysis.report.json_data import report_json  # noqa: PLC0415
+    from analysis.report.results import report_json  # noqa: PLC0415
 
     if repairs:
         for run in runs:
@@ -99,7 +99,7 @@ def report(
 
 
 def _show(source: "ReportInput", content: "ReportContent", console: Console) -> None:
-    from analysis.report.terminal import terminal_tables  # noqa: PLC0415  As in `report`.
+    from analysis.report.results import terminal_tables  # noqa: PLC0415  As in `report`.
 
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)
@@ -116,7 +116,7 @@ def _check(runs: Sequence[Path]) -> int:
     """Prints the problems of each run, or of each run of a study; returns the exit code."""
     from analysis.logs.audit import run_checks  # noqa: PLC0415  As in `report`.
     from analysis.logs.run_log import load_run  # noqa: PLC0415
-    from analysis.report.data.study_log import is_study, run_folders  # noqa: PLC0415
+    from analysis.report.data.report_input import is_study, run_folders  # noqa: PLC0415
 
     exit_code = 0
     folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]

@@ -1,4 +1,4 @@
 """Descriptive statistics of latency samples, and statistical tests over repeated runs.
 
-Start with `description` (one sample) and `run_test` (two groups of runs).
+Start with `description` (one sample) and `comparison` (two groups of runs).
 """

@@ -69,20 +69,11 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> SampleDescription:
             else estimate
             for estimate, count, column in zip(estimates, effective_counts, replicates.T, strict=True)
         ]
+    lowest, highest = (measured.min(), measured.max()) if len(measured) else (math.nan, math.nan)
+    std = float(measured.std(ddof=1)) if len(measured) > 1 else math.nan
     mean, p25, p50, p75, p95, p99, p99_9 = estimates
     return SampleDescription(
-        count=len(measured),
-        effective_count=effective,
-        mean=mean,
-        p25=p25,
-        p50=p50,
-        p75=p75,
-        p95=p95,
-        p99=p99,
-        p99_9=p99_9,
-        minimum=float(measured.min()) if len(measured) else math.nan,
-        maximum=float(measured.max()) if len(measured) else math.nan,
-        std=float(measured.std(ddof=1)) if len(measured) > 1 else math.nan,
+        len(measured), effective, mean, p25, p50, p75, p95, p99, p99_9, float(lowest), float(highest), std
     )
 
 

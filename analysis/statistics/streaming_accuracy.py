@@ -8,8 +8,7 @@ import numpy as np
 
 from analysis.statistics.bootstrap import Floats, measure_dependence, percentile_interval, resampled_sums
 from analysis.statistics.description import IntervalEstimate
-from modelling.evaluation.streaming import StreamingScores, Tallies, mean_iou
-from modelling.evaluation.streaming_boxes import StreamingBoxes
+from modelling.evaluation.streaming import StreamingBoxes, StreamingScores, Tallies, mean_iou
 
 MIN_GROUPS: Final = 3  # Drives, or blocks of one drive, that an interval needs.
 

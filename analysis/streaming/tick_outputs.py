@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.logs.run_log import frames_with_result, result_times_ns
-from modelling.evaluation.segmentation import EvaluationError
+from modelling.evaluation.bag_images import EvaluationError
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin, read_presented
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.run_log import load_run
-from analysis.streaming.masks import MaskComparison
+from analysis.streaming.comparisons import MaskComparison
 from analysis.streaming.run_accuracy import PRESENTED, run_accuracy
 from analysis.study.study_plan import StudyPlan
-from modelling.evaluation.segmentation import EvaluationError, labelled_camera
+from modelling.evaluation.bag_images import EvaluationError, labelled_camera
 from modelling.evaluation.streaming import StreamingScores, joined
 from shared.models.repository import Repository
 from shared.runlog.latency_log import CSV_NAME

@@ -1,7 +1,8 @@
 """The axes of a study: the settings that can vary, their valid values and their defaults."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
@@ -11,15 +12,16 @@ from edge.presenting.presenter import PRESENTERS
 from edge.transports.transport import MQTT, TRANSPORTS
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section
+from shared.imaging.codec import IMAGE_CODECS
 from shared.inference.table import ENGINES, formats
 from shared.models.manifest import Precision
 from shared.network.link_spec import PROFILES, LinkSpec
+from shared.registry import names_of
 from shared.reuse.gate import METHODS
 from shared.reuse.tuning import CascadeThresholds, threshold_problem
 
 T = TypeVar("T")
 
-CODECS = ("raw", "jpeg", "png", "lz4", "zstd")
 OWN_FORMAT = "own"  # The model's format, or the engine's first format if the engine cannot read the model's.
 PRECISIONS = tuple(each.value for each in Precision)
 NODES = ("edge", "cloud")
@@ -52,12 +54,12 @@ class NamedLink(LinkSpec):
         return self.spec.model_copy(update={"seed": 0}) != LinkSpec()
 
 
-def must_be_one_of(kind: str, valid: Iterable[str], also: str = "") -> Callable[[str], str]:
-    """Returns a validator that rejects names that are not in `valid`; `also` is appended to the error message."""
-    names = tuple(valid)
+def must_be_one_of(kind: str, *tables: Collection[str], also: str = "") -> Callable[[str], str]:
+    """Returns a validator that rejects names that are in none of the tables; `also` is appended to the error message."""
 
     def check(name: str) -> str:
-        if name not in names:
+        if not any(name in table for table in tables):
+            names = tuple(chain.from_iterable(map(names_of, tables)))
             raise ValueError(f"no {kind} {name!r}: there {'is' if len(names) == 1 else 'are'} {', '.join(names)}{also}")
         return name
 
@@ -65,7 +67,11 @@ def must_be_one_of(kind: str, valid: Iterable[str], also: str = "") -> Callable[
 
 
 def _codec(codec: str) -> str:
-    return codec if _QUALITY.fullmatch(codec) else must_be_one_of("codec", CODECS, ", and jpeg-1 to jpeg-100")(codec)
+    return (
+        codec
+        if _QUALITY.fullmatch(codec)
+        else must_be_one_of("codec", IMAGE_CODECS, also=", and jpeg-1 to jpeg-100")(codec)
+    )
 
 
 def _device(device: str) -> str:
@@ -140,7 +146,7 @@ EngineName = Annotated[str, AfterValidator(must_be_one_of("engine", ENGINES))]
 FormatName = Annotated[str, AfterValidator(must_be_one_of("format", (OWN_FORMAT, *formats())))]
 PrecisionName = Annotated[str, AfterValidator(must_be_one_of("precision", PRECISIONS))]
 DeviceName = Annotated[str, AfterValidator(_device)]
-TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", tuple(TRANSPORTS)))]
+TransportName = Annotated[str, AfterValidator(must_be_one_of("transport", TRANSPORTS))]
 CodecName = Annotated[str, AfterValidator(_codec)]
 Resolution = Annotated[str, AfterValidator(_resolution)]
 NodeName = Annotated[str, AfterValidator(must_be_one_of("node", NODES))]
@@ -153,7 +159,7 @@ GateName = Annotated[str, AfterValidator(_gate)]
 LocalModelName = Annotated[str, Field(pattern=NAME)]
 CascadeName = Annotated[str, AfterValidator(_cascade)]
 InferenceTimes = Annotated[str, BeforeValidator(_inference_times), AfterValidator(_check_inference_times)]
-PresentName = Annotated[str, AfterValidator(must_be_one_of("presenter", (NONE, *PRESENTERS)))]
+PresentName = Annotated[str, AfterValidator(must_be_one_of("presenter", (NONE,), PRESENTERS))]
 DispatchName = Annotated[str, AfterValidator(must_be_one_of("dispatch", DISPATCHERS))]
 LinkValue = Annotated[NamedLink, BeforeValidator(_link)]
 OneOrMore = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_distinct), Field(min_length=1)]
@@ -205,12 +211,12 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
     """Describes the valid values of each axis, for `skylane study list`."""
     return {
         "model": ", ".join(models),
-        "engine": f"{', '.join(ENGINES)}; default: the model's",
+        "engine": f"{', '.join(names_of(ENGINES))}; default: the model's",
         "format": ", ".join((OWN_FORMAT, *formats())),
         "precision": f"{', '.join(PRECISIONS)}; default: the model's",
         "device": "cpu, gpu, gpu:N",
-        "transport": ", ".join(tuple(TRANSPORTS)),
-        "codec": f"{', '.join(CODECS)}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
+        "transport": ", ".join(names_of(TRANSPORTS)),
+        "codec": f"{', '.join(names_of(IMAGE_CODECS))}, or jpeg-N with a quality of 1 to 100 (jpeg is jpeg-85)",
         "resolution": "WIDTHxHEIGHT of the camera, both even, from 32 to 9998",
         "resize_at": ", ".join(NODES),
         "batch": "1 to 256: maximum number of frames per batch",
@@ -224,7 +230,7 @@ def known_values(models: Iterable[str]) -> Mapping[str, str]:
         "tuning": "a file of 'skylane model tune-gate', if different from the one that ships for the model",
         "fixed_inference_ms": "time of each inference, with the model's answers computed before the study; of unequal workers: 100/100/500",
         "dispatch": f"{', '.join(DISPATCHERS)}: how a vehicle chooses a worker, with transport {MQTT}",
-        "present": f"{NONE}, {', '.join(PRESENTERS)}: what a vehicle makes of its results at every tick",
+        "present": f"{NONE}, {', '.join(names_of(PRESENTERS))}: what a vehicle makes of its results at every tick",
         "link": f"{', '.join(PROFILES)}, or a map of name, delay_ms, jitter_ms, bandwidth_mbps, loss_percent …",
     }
 

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from analysis.study.cell import StudyCell
 from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
-from analysis.study.study_plan import StudyPlan, axis_values, cells
+from analysis.study.study_plan import StudyCell, StudyPlan, axis_values, cells
 from shared import clock
 from shared.config import read_yaml
 from shared.errors import SkylaneError

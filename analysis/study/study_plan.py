@@ -1,16 +1,16 @@
-"""Reads the YAML file of a study, derives its cells and orders its runs."""
+"""Reads the YAML file of a study, derives its cells, combinations of axis values, and orders its runs."""
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import count, product
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from analysis.study.axes import AXES, NAME, NONE, Axes, Combination, inference_times_ms
-from analysis.study.cell import StudyCell, WorkerSetup, cell_name
+from analysis.study.axes import AXES, NAME, NONE, TUNED, Axes, Combination, NamedLink, inference_times_ms
 from analysis.study.scenarios import DAY_S, SCENARIOS, Footage, RunLength, ScenarioSettings
 from edge.presenting.presenter import PRESENTERS
 from edge.transports.transport import MQTT
@@ -19,6 +19,88 @@ from rosbag_tools.drive.recording import SEED
 from shared.config import ConfigError, Section, read_yaml
 from shared.errors import suggestion
 from shared.models.repository import Repository
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSetup:
+    """The settings of a worker; cells with equal settings share the workers of a block."""
+
+    model: str
+    engine: str | None
+    format: str
+    precision: str | None
+    device: str
+    batch: int
+    workers: int
+    fixed_inference_ms: str | None
+    cold: str  # Name of the cell if it needs newly started workers, else empty.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCell(WorkerSetup):
+    """A combination of axis values; `name` is unique within the study and used as a folder name."""
+
+    name: str
+    transport: str
+    codec: str
+    resolution: str
+    resize_at: str | None
+    scenario: str
+    vehicles: int
+    frames: int | None
+    link: NamedLink
+    gate: str
+    local_model: str
+    cascade: str
+    tuning: str | None
+    dispatch: str | None
+    present: str
+
+    @property
+    def setup(self) -> WorkerSetup:
+        """The settings of the cell's workers."""
+        return WorkerSetup(**{field.name: getattr(self, field.name) for field in fields(WorkerSetup)})
+
+    def columns(self) -> dict[str, str | int | float | None]:
+        """Returns the axes as table columns; the link has its name and one column `link_<setting>` per setting."""
+        plain = {axis: getattr(self, axis) for axis in AXES if axis != "link"}
+        link = {f"link_{name}": value for name, value in self.link.model_dump(exclude={"name"}).items()}
+        return plain | {"link": self.link.name} | link
+
+
+def cell_name(values: dict[str, Any], varied: Sequence[str]) -> str:
+    """Returns the name of a cell: its values on the varied axes, such as `openvino.jpeg.4-vehicles`."""
+    return ".".join(_label(axis, values[axis]) for axis in varied) or str(values["scenario"])
+
+
+def _label(axis: str, value: Any) -> str:
+    if value is None:
+        return f"default-{axis}"
+    name = str(value.name) if axis == "link" else str(value)
+    if axis in _NOTHING and name == NONE:
+        return _NOTHING[axis]
+    return _LABELS[axis](name) if axis in _LABELS else name.replace(":", "-")
+
+
+def _counted(axis: str) -> Callable[[str], str]:
+    return lambda count: f"{count}-{axis.removesuffix('s') if count == '1' else axis}"
+
+
+_NOTHING = {
+    "link": "no-link",
+    "gate": "no-gate",
+    "local_model": "no-local-model",
+    "cascade": "no-cascade",
+    "present": "no-presenter",
+}
+_LABELS: dict[str, Callable[[str], str]] = {
+    **{axis: _counted(axis) for axis in ("vehicles", "workers", "frames")},
+    "batch": lambda size: f"batch-{size}",
+    "cascade": lambda thresholds: "cascade" if thresholds == TUNED else f"cascade-{thresholds}",
+    "tuning": lambda path: re.sub(r"[^A-Za-z0-9_-]+", "-", Path(path).stem),
+    "fixed_inference_ms": lambda times_ms: f"{times_ms.replace('/', '-')}-ms",
+}
+
 
 OF_THE_BAG = "bag"  # The resolution of the cells if a bag is given.
 MAX_CELLS = 10_000  # A study with more cells would never finish; the file is probably wrong.
@@ -155,7 +237,10 @@ def cells(plan: StudyPlan) -> tuple[StudyCell, ...]:
     distinct = {tuple(values.items()) for values in combinations}
     if len(named) < len(distinct):
         raise ValueError("axes.link: two different links have the same name: rename one")
-    return tuple(StudyCell(name=name, **values) for name, values in named.items())
+    return tuple(
+        StudyCell(name=name, cold=name if SCENARIOS[values["scenario"]].is_cold else "", **values)
+        for name, values in named.items()
+    )
 
 
 def _product(axes: Mapping[str, tuple[Any, ...]]) -> list[dict[str, Any]]:

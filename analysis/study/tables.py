@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.study.axes import AXES
-from analysis.study.cell import StudyCell
 from analysis.study.measurement import DONE, USAGE_COLUMNS, VERSIONS, RunResult, measure, measures_every_frame
 from analysis.study.study_folder import StudyFolder
+from analysis.study.study_plan import StudyCell
 from shared.errors import SkylaneError
 from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import COLUMNS, Outcome

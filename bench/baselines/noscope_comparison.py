@@ -20,8 +20,7 @@ from bench import harness
 from bench.harness import BenchRun, alternating, interval_text, target_text
 from cloud.models.loader import ModelLoader
 from edge.sinks.jsonl import RESULTS_NAME
-from modelling.evaluation.segmentation import labelled_camera
-from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
+from modelling.evaluation.bag_images import BOXES, TimestampMatcher, images_with_boxes, labelled_camera, truth_of
 from ops.broker.broker import Broker
 from ops.processes.child import BenchError, Child
 from ops.processes.fixed_time import known_answers_file

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.logs.frame_accounting import FrameAccounts
-from analysis.logs.resource_log import load_resources
+from analysis.logs.run_log import load_resources
 from analysis.statistics.bootstrap import Floats
 from analysis.statistics.samples import jain, max_min_shares, spread
 from shared.resources.sampler import MACHINE

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.offloading.cost import footage_cost
+from analysis.offloading import footage_cost
 from analysis.report.output.number_format import NOTHING, number, probability
-from analysis.statistics.run_test import PAIRED, compare_runs
+from analysis.statistics.comparison import PAIRED, compare_runs
 from analysis.study.scenarios import Footage
 from bench.harness import BenchRun, alternating
 from bench.peers.catalogue import PEERS

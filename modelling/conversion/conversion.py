@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from cloud.models.opening import open_model
-from modelling.conversion.derived_manifest import (
+from modelling.conversion.derived_model import (
     IMAGES,
+    TARGETS,
+    ConversionError,
+    check_target,
     derived_manifest,
     end_to_end_sections,
     megabytes,
     write_manifest,
 )
-from modelling.conversion.targets import TARGETS, ConversionError, check_target
 from shared.errors import MissingExtraError
 from shared.files import tree_sha256
 from shared.inference.engine import Images
@@ -147,7 +149,7 @@ def _write_from_tensorflow(path: Path, manifest: Manifest, target: str, file: Pa
         model = onnx_file.onnx_of(graph)
         onnx_file.write_onnx(onnx_file.half_onnx(model) if half else model, file)
     else:
-        files = import_module("modelling.conversion.tensorflow_files")
+        files = import_module("modelling.conversion.conversion_graph")
         if target == "tflite":
             batch_size = files.write_tflite(graph, file, half=half)
         elif target == "saved_model":

@@ -10,36 +10,30 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from modelling.evaluation.confusion import Confusion
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
-from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
+from modelling.evaluation.bag_images import (
+    BOXES,
+    EvaluationError,
+    EvaluationSettings,
+    LabelledImages,
+    prepared,
+    truth_of,
+)
+from modelling.evaluation.metrics import Confusion
+from modelling.evaluation.segmentation import BagEvaluation
 from modelling.recipes import PRESENCE
-from rosbag_tools.drive.scene import Box
-from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.records import Message
+from rosbag_tools.reading.frames import BagSource
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout, Pixels, UnreadableFrame
 from shared.inference.model import Model
-from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class ClassificationEvaluation:
+class ClassificationEvaluation(BagEvaluation):
     """A classifier's results on a bag."""
 
-    card: ModelCard
-    bag_sha256: str
-    camera: str
     truth: str | None  # The class of all frames; None if the class of each frame follows from its boxes.
-    unreadable: int  # Images that could not be evaluated: unreadable, or without a truth.
     confusion: Confusion  # Frames by true and predicted class.
-
-    @property
-    def frames(self) -> int:
-        """The number of evaluated frames."""
-        return int(self.confusion.counts.sum())
 
     @property
     def accuracy(self) -> float:
@@ -54,9 +48,10 @@ class ClassificationEvaluation:
     @property
     def summary(self) -> str:
         """The results in one line."""
-        untrained = "" if self.card.trained else " (untrained weights)"
         truth = "against the true boxes" if self.truth is None else f"for {self.truth}"
-        return f"accuracy {self.accuracy:.4f} {truth} · {self.frames} frames · {self.unreadable} unreadable{untrained}"
+        return (
+            f"accuracy {self.accuracy:.4f} {truth} · {self.frames} frames · {self.unmatched} unreadable{self.untrained}"
+        )
 
     def table(self, title: str) -> Table:
         """Returns the number of frames by predicted class, and by true class if they differ in it."""
@@ -75,10 +70,10 @@ class ClassificationEvaluation:
     def to_json(self) -> dict[str, Any]:
         """Returns the results as plain types; an undefined number is None."""
         results: dict[str, Any] = {
-            **subject(self.card, self.bag_sha256, self.camera),
+            **self.subject(),
             "truth": self.truth,
             "frames": self.frames,
-            "unreadable": self.unreadable,
+            "unreadable": self.unmatched,
             "accuracy": round(self.accuracy, 6),
             "taken_for": self.taken_for,
         }
@@ -125,24 +120,17 @@ def evaluate_classification(model: Model, bag: Path, settings: EvaluationSetting
         source.close()
     if not counter.frames:
         raise EvaluationError(f"{bag}: no image on {chosen} can be read")
-    return ClassificationEvaluation(model.card, sha256, chosen, truth, unreadable, counter.confusion)
+    return ClassificationEvaluation(model.card, sha256, chosen, counter.frames, unreadable, truth, counter.confusion)
 
 
 def _evaluate_presence(model: Model, bag: Path, settings: EvaluationSettings) -> ClassificationEvaluation:
-    camera, boxes, count = labelled_camera(bag, settings.camera, BOXES)
+    images = LabelledImages(bag, settings.camera, BOXES, settings.frames)
     counter = _AnswerCounter(model, settings)
-    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
-    with Bag(bag) as opened:
-        decoder = ImageDecoder(opened, opened.find([camera]))
-        for message, true in images_with_boxes(opened, camera, boxes, matcher):
-            pixels, layout = decoder.decode(message)
-            counter.add(pixels, layout, truth_of(true, pixels.shape[0]), min(count, settings.frames or count))
-            if counter.frames == settings.frames:
-                break
-        sha256 = opened.sha256
-    if not counter.frames:
-        raise EvaluationError(f"{bag}: no image on {camera} has boxes of the same timestamp on {boxes}")
-    return ClassificationEvaluation(model.card, sha256, camera, None, matcher.unmatched, counter.confusion)
+    for image in images:
+        counter.add(image.pixels, image.layout, truth_of(image.truth, len(image.pixels)), images.total)
+    return ClassificationEvaluation(
+        model.card, images.sha256, images.camera, counter.frames, images.unmatched, None, counter.confusion
+    )
 
 
 class _AnswerCounter:

@@ -9,22 +9,24 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from modelling.evaluation.average_precision import (
+from modelling.evaluation.bag_images import (
+    BOXES,
+    EvaluationError,
+    EvaluationSettings,
+    LabelledImages,
+    prepared,
+    split_boxes,
+)
+from modelling.evaluation.metrics import (
     HEADLINE_SIZE,
-    BoxMatcher,
     matchers_by_size,
     metrics_by_size,
     with_low_threshold,
 )
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, labelled_camera, prepared, subject
-from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, split_boxes
+from modelling.evaluation.segmentation import BagEvaluation
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import ImageDecoder
-from rosbag_tools.records import Message
 from shared.imaging import boxes
-from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
@@ -33,17 +35,12 @@ from shared.terminal_table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class DetectionEvaluation:
+class DetectionEvaluation(BagEvaluation):
     """A detector's results on a bag."""
 
-    card: ModelCard
-    bag_sha256: str
-    camera: str
-    frames: int  # Evaluated frames.
-    unmatched: int  # Images without boxes of the same timestamp, or unreadable.
     foreign_boxes: int  # True boxes whose class the model does not have; not evaluated.
     score_threshold: float
-    metrics: dict[str, Any]  # See `modelling.evaluation.average_precision.metrics_by_size`.
+    metrics: dict[str, Any]  # See `modelling.evaluation.metrics.metrics_by_size`.
 
     @property
     def accuracy(self) -> float | None:
@@ -55,10 +52,9 @@ class DetectionEvaluation:
     @property
     def summary(self) -> str:
         """The results in one line."""
-        untrained = "" if self.card.trained else " (untrained weights)"
         return (
             f"boxes match from an IoU of 0.5; recall and precision at a score of {self.score_threshold:g} · "
-            f"{self.frames} frames · {self.unmatched} without boxes{untrained}"
+            f"{self.frames} frames · {self.unmatched} without boxes{self.untrained}"
         )
 
     def table(self, title: str) -> Table:
@@ -79,7 +75,7 @@ class DetectionEvaluation:
     def to_json(self) -> dict[str, Any]:
         """Returns the results as plain types; an undefined number is None."""
         return {
-            **subject(self.card, self.bag_sha256, self.camera),
+            **self.subject(),
             "frames": self.frames,
             "unmatched": self.unmatched,
             "foreign_boxes": self.foreign_boxes,
@@ -94,52 +90,23 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
     Raises:
         SkylaneError: the bag cannot be read, or has no such camera with boxes.
     """
-    camera, truth, count = labelled_camera(bag, settings.camera, BOXES)
-    counter = _BoxCounter(model, settings.demosaic)
-    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
-    with Bag(bag) as opened:
-        decoder = ImageDecoder(opened, opened.find([camera]))
-        for message, true in images_with_boxes(opened, camera, truth, matcher):
-            counter.add(*decoder.decode(message), true)
-            settings.on_frame(counter.frames, min(count, settings.frames or count))
-            if counter.frames == settings.frames:
-                break
-        sha256 = opened.sha256
-    if not counter.frames:
-        raise EvaluationError(f"{bag}: no image on {camera} has boxes of the same timestamp on {truth}")
-    threshold = model.manifest.detection.score_threshold
-    metrics = metrics_by_size(counter.matchers, model.card.labels.names, threshold)
-    return DetectionEvaluation(
-        model.card, sha256, camera, counter.frames, matcher.unmatched, counter.foreign_boxes, threshold, metrics
-    )
-
-
-class _BoxCounter:
-    """Runs the detector on images and matches its boxes with the true ones."""
-
-    def __init__(self, model: Model, demosaic: str) -> None:
-        self._model = model
-        self._demosaic = demosaic
-        self._manifest = with_low_threshold(model.manifest)
-        card = model.card
-        self._identity = plan(Resize.CROP, card.height, card.width, card.height, card.width)
-        self._truth = TrueBoxes(card)
-        self.matchers: dict[float, BoxMatcher] = matchers_by_size(len(card.labels.names))
-        self.frames = 0
-
-    @property
-    def foreign_boxes(self) -> int:
-        """The number of true boxes whose class the detector does not have."""
-        return self._truth.foreign
-
-    def add(self, pixels: Pixels, layout: Layout, true: list[Box]) -> None:
-        image, geometry = prepared(pixels, layout, self._model.card, self._demosaic)
-        outputs = self._model.infer(image[np.newaxis])
-        found = objects({head: values[0] for head, values in outputs.items()}, self._identity, self._manifest)
-        true_boxes, class_ids = self._truth.in_input(true, geometry)
-        for matcher in self.matchers.values():
+    images = LabelledImages(bag, settings.camera, BOXES, settings.frames)
+    card, manifest, frames = model.card, with_low_threshold(model.manifest), 0
+    identity = plan(Resize.CROP, card.height, card.width, card.height, card.width)
+    truth, matchers = TrueBoxes(card), matchers_by_size(len(card.labels.names))
+    for frames, labelled in enumerate(images, start=1):
+        image, geometry = prepared(labelled.pixels, labelled.layout, card, settings.demosaic)
+        outputs = model.infer(image[np.newaxis])
+        found = objects({head: values[0] for head, values in outputs.items()}, identity, manifest)
+        true_boxes, class_ids = truth.in_input(labelled.truth, geometry)
+        for matcher in matchers.values():
             matcher.add(found, true_boxes, class_ids)
-        self.frames += 1
+        settings.on_frame(frames, images.total)
+    threshold = model.manifest.detection.score_threshold
+    metrics = metrics_by_size(matchers, card.labels.names, threshold)
+    return DetectionEvaluation(
+        card, images.sha256, images.camera, frames, images.unmatched, truth.foreign, threshold, metrics
+    )
 
 
 class TrueBoxes:

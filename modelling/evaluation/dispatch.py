@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
 from modelling.evaluation.classification import ClassificationEvaluation, evaluate_classification
 from modelling.evaluation.detection import DetectionEvaluation, evaluate_detection
-from modelling.evaluation.segmentation import (
-    EvaluationError,
-    EvaluationSettings,
-    SegmentationEvaluation,
-    evaluate_segmentation,
-)
+from modelling.evaluation.segmentation import SegmentationEvaluation, evaluate_segmentation
 from shared.inference.model import Model
 
 Evaluation = SegmentationEvaluation | DetectionEvaluation | ClassificationEvaluation

@@ -1,6 +1,6 @@
 """Runs both models on each frame of a labelled bag, and walks through the frames as a presenter on the vehicle does."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,16 @@ import numpy as np
 from edge.presenting.flow import FlowTrack, Motion
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
+from modelling.evaluation.bag_images import (
+    BOXES,
+    LABELS,
+    EvaluationError,
+    EvaluationSettings,
+    LabelledImages,
+    prepared,
+)
 from modelling.evaluation.detection import TrueBoxes
-from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared
-from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes
-from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.ros_types import read_stamp
-from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.records import Message
-from shared.imaging.frames import Frame, Layout, Pixels
+from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
@@ -28,15 +29,6 @@ from shared.tasks.detection import objects
 
 _NS_PER_MS = 1e6
 _TOLERANCE = 0.1  # Largest difference of a frame's age, relative to the age that it counts for.
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingSettings:
-    """The selection of frames, and how they are prepared."""
-
-    frames: int | None = None  # The largest number of each bag; None for all.
-    demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
-    on_frame: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class AgedResult:
     motion: Motion  # Motion since the frame of the result.
 
 
-def recorded_frames(bag: Path, reference: Model, local: Model, settings: RecordingSettings) -> Iterator[RecordedFrame]:
+def recorded_frames(bag: Path, reference: Model, local: Model, settings: EvaluationSettings) -> Iterator[RecordedFrame]:
     """Yields the frames of a bag that have a ground truth.
 
     Raises:
@@ -67,9 +59,7 @@ def recorded_frames(bag: Path, reference: Model, local: Model, settings: Recordi
     """
     card, manifest = reference.card, reference.manifest
     truths = TrueBoxes(card) if card.task == "detection" else None
-    for number, (pixels, layout, stamp_ns, truth) in enumerate(_labelled(bag, card)):
-        if number == settings.frames:
-            return
+    for number, (pixels, layout, stamp_ns, truth) in enumerate(_labelled(bag, card, settings.frames)):
         image, plan = prepared(pixels, layout, card, settings.demosaic)
         outputs = _outputs(reference, image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
@@ -78,7 +68,7 @@ def recorded_frames(bag: Path, reference: Model, local: Model, settings: Recordi
         remote = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
         true = labels_in_input(truth, plan) if truths is None else truths.in_input(truth, plan)
         yield RecordedFrame(tick, true, remote, own)
-        settings.on_frame()
+        settings.on_frame(number + 1, None)
 
 
 def aged_results(frames: Sequence[RecordedFrame], ages_ms: Sequence[float], every: int = 1) -> Iterator[AgedResult]:
@@ -115,26 +105,9 @@ def _outputs(model: Model, image: Any) -> dict[str, Any]:
     return {name: values[0] for name, values in found.items()}
 
 
-def _labelled(bag: Path, card: ModelCard) -> Iterator[tuple[Pixels, Layout, int, Any]]:
-    """Yields pixels, layout, stamp and truth."""
-    if card.task == "segmentation":
-        camera, truth, _ = labelled_camera(bag, None)
-        source = BagSource(bag, topics=[camera, truth])
-        labels: TimestampMatcher[Frame, Frame] = TimestampMatcher()
-        try:
-            for frame, true in images_with_labels(source, camera, labels):
-                yield frame.pixels, frame.layout, frame.stamp_ns, true.pixels
-        finally:
-            source.close()
-        return
-    if card.task != "detection":
+def _labelled(bag: Path, card: ModelCard, frames: int | None) -> LabelledImages:
+    if card.task not in ("segmentation", "detection"):
         raise EvaluationError(
             f"{card.name} answers {card.task}, and only masks and boxes are fused: choose another --model"
         )
-    camera, truth, _ = labelled_camera(bag, None, BOXES)
-    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
-    with Bag(bag) as opened:
-        decoder = ImageDecoder(opened, opened.find([camera]))
-        for message, boxes in images_with_boxes(opened, camera, truth, matcher):
-            pixels, layout = decoder.decode(message)
-            yield pixels, layout, read_stamp(message), boxes
+    return LabelledImages(bag, None, LABELS if card.task == "segmentation" else BOXES, frames)

@@ -3,15 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
-import numpy.typing as npt
-
-from edge.presenting.fusion_table import FusionHeader, FusionTable, JudgedAge
-from modelling.evaluation.segmentation import EvaluationError
-from modelling.fusion.boxes import BoxCounts, BoxJudge
-from modelling.fusion.masks import MaskCounts, MaskJudge
-from modelling.fusion.recording import AgedResult, RecordingSettings, aged_results, recorded_frames
+from edge.presenting.fusion_table import FusionHeader, FusionTable
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
+from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
+from modelling.fusion.recording import AgedResult, aged_results, recorded_frames
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.reuse.tuning import TunedModelSection
@@ -29,29 +25,7 @@ class TuneFusionSettings:
 
     ages_ms: tuple[float, ...] = AGES_MS
     every: int = 3  # Ticks between two that are counted.
-    recording: RecordingSettings = field(default_factory=RecordingSettings)
-
-
-class FusionCounts(Protocol):
-    """The counts over the drives that a table is made from."""
-
-    ticks: npt.NDArray[Any]  # Number of ticks by age.
-
-    def add(self, drive: int, each: AgedResult) -> None:
-        """Adds a result at a tick of a drive, numbered from 0."""
-
-    def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[Any]]:
-        """Returns the arrays of a table with some of the ages."""
-
-
-class Judge(Protocol):
-    """Compares what presenters show on drives that the table was not made from."""
-
-    def add(self, each: AgedResult) -> None:
-        """Adds a result at a tick."""
-
-    def judged(self) -> tuple[JudgedAge, ...]:
-        """Returns the accuracy at each age that was met."""
+    recording: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
 def tune_fusion(
@@ -67,7 +41,7 @@ def tune_fusion(
     _check(bags, judged_on, reference.card)
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
-    counts: FusionCounts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
+    counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
     for drive, each in _results(bags, reference, local, settings, settings.ages_ms):
         counts.add(drive, each)
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
@@ -88,7 +62,7 @@ def tune_fusion(
     table = FusionTable(header, counts.arrays(met))
     if not judged_on:
         return table
-    judge: Judge = (MaskJudge if is_masks else BoxJudge)(table, names)
+    judge = (MaskJudge if is_masks else BoxJudge)(table, names)
     for _, each in _results(judged_on, reference, local, settings, header.ages_ms):
         judge.add(each)
     found = {"judged_on": tuple(bag.stem for bag in judged_on), "judged": judge.judged()}
@@ -117,8 +91,6 @@ def _results(
 ) -> Iterator[tuple[int, AgedResult]]:
     for drive, bag in enumerate(bags):
         frames = list(recorded_frames(bag, reference, local, settings.recording))
-        if not frames:
-            raise EvaluationError(f"{bag}: no image has a truth of the same timestamp")
         for step in (1, _SLOWER):
             for each in aged_results(frames[::step], ages_ms, max(1, settings.every // step)):
                 yield drive, each

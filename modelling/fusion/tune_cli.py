@@ -63,17 +63,17 @@ def tune_fusion(
     # Imported here, because engines take seconds to import and `list` does not need them.
     from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
     from edge.reuse.opening import check_local_model  # noqa: PLC0415
-    from modelling.fusion.recording import RecordingSettings  # noqa: PLC0415
+    from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
     from modelling.fusion.tune import AGES_MS, TuneFusionSettings, judged_table  # noqa: PLC0415
     from modelling.fusion.tune import tune_fusion as tuned  # noqa: PLC0415
-    from modelling.reuse.opening import opened_models  # noqa: PLC0415
+    from modelling.reuse.replay import opened_models  # noqa: PLC0415
 
     check_local_model(repository.find(local_model), repository.find(reference).card())
     check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         assert local is not None
         task = progress.add_task("running the models", total=None)
-        recording = RecordingSettings(frames, demosaic, lambda: progress.advance(task))
+        recording = EvaluationSettings(frames=frames, demosaic=demosaic, on_frame=lambda *_: progress.advance(task))
         ages: Any = tuple(sorted(set(ages_ms))) or AGES_MS
         table = tuned(bags, judged_on, model, local, TuneFusionSettings(ages, every, recording))
     write_fusion(out, table)

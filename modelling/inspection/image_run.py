@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from modelling.evaluation.segmentation import prepared
+from modelling.evaluation.bag_images import prepared
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray, stamp_untrained, write_png

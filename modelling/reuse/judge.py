@@ -7,9 +7,8 @@ from statistics import fmean, median, stdev
 from time import perf_counter_ns
 from typing import Any
 
-from modelling.reuse.replay import Replay
+from modelling.reuse.replay import Replay, simulate
 from modelling.reuse.search import Outcomes, Tuner
-from modelling.reuse.simulation import simulate
 from shared.errors import MissingExtraError
 from shared.inference.model import Model
 from shared.reuse.gate import GateSettings

@@ -1,41 +1,63 @@
-"""Replays labelled bags: runs the reference model and the local model once on every frame."""
+"""Replays labelled bags: runs both models once on every frame, and simulates which answers a vehicle would present."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from modelling.evaluation.segmentation import EvaluationError, images_with_labels, labelled_camera, prepared
-from modelling.evaluation.true_boxes import BOXES, TimestampMatcher, images_with_boxes, truth_of
+from cloud.models.loader import ModelLoader
+from modelling.evaluation.bag_images import (
+    BOXES,
+    LABELS,
+    EvaluationError,
+    EvaluationSettings,
+    LabelledImage,
+    LabelledImages,
+    prepared,
+    truth_of,
+)
 from modelling.recipes import PRESENCE
 from modelling.reuse.calibration import CalibrationSamples
 from modelling.reuse.scoring import FrameOutputs, Scorer, scorer_for
-from modelling.reuse.simulation import ReplayedFrame
-from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.ros_types import read_stamp
-from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, ImageDecoder
-from rosbag_tools.records import Message
-from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry
-from shared.inference.model import Model
+from shared.inference.model import Model, open_local
 from shared.messages.model_card import ModelCard
-from shared.reuse.gate import small_grey
-from shared.task import CONFIDENCE_HEAD, task_named
+from shared.models.manifest import Placement
+from shared.models.repository import Repository
+from shared.reuse.gate import DifferenceGate, Form, GateSettings, SmallImage, small_grey
+from shared.reuse.tuning import CascadeThresholds, is_sure
+from shared.task import CONFIDENCE_HEAD, Confidence, task_named
 
 _NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """The selection of frames to replay."""
+class ReplayedFrame:
+    """A frame as the gate and the cascade see it."""
 
-    frames: int | None = None  # The largest number of each bag; None for all.
-    demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
-    on_frame: Callable[[int, int], None] = lambda _done, _total: None  # Called after each frame.
+    drive: str  # Frames of different drives are never compared.
+    form: Form
+    small: SmallImage
+    time_ns: int
+    confidence: Confidence | None = None  # The local model's; None without a local model.
+
+    def is_sure(self, cascade: CascadeThresholds) -> bool:
+        """Returns whether a cascade accepts the local model's answer."""
+        assert self.confidence is not None, "a cascade needs the confidence of each frame"
+        return is_sure(self.confidence, cascade)
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """The answer that a vehicle presents for a frame."""
+
+    answered: int  # Index of the frame whose answer it is: the frame itself, or an earlier one whose answer is reused.
+    is_local: bool  # True if it is the local model's answer, False if the reference model's.
+    distance: float | None  # The distance that the gate measured; None without a comparison.
 
 
 @dataclass(slots=True)
@@ -78,7 +100,7 @@ class Replay:
         ]
 
 
-def replay(bags: Sequence[Path], reference: Model, local: Model | None, settings: ReplaySettings) -> Replay:
+def replay(bags: Sequence[Path], reference: Model, local: Model | None, settings: EvaluationSettings) -> Replay:
     """Runs both models on the frames of bags that have a ground truth for them.
 
     Raises:
@@ -88,27 +110,19 @@ def replay(bags: Sequence[Path], reference: Model, local: Model | None, settings
     names = [bag.stem for bag in bags]
     if len(set(names)) < len(names):
         raise EvaluationError("two of the bags have the same name: give each bag once, and rename the others")
-    counts = [_frame_count(bag, reference.card, settings) for bag in bags]
+    suffix = BOXES if reference.card.task in ("classification", "detection") else LABELS
+    drives = [LabelledImages(bag, None, suffix, settings.frames) for bag in bags]
+    total = sum(images.total for images in drives)
     replayed = Replay(scorer_for(reference.card))
     runner = _Runner(replayed, reference, local, settings.demosaic)
-    for name, bag, count in zip(names, bags, counts, strict=True):
+    for name, images in zip(names, drives, strict=True):
         replayed.drives.append(name)
-        before = len(replayed.frames)
-        for image in _labelled_images(bag, reference.card):
+        for image in images:
+            if reference.card.task == "classification":
+                image = image._replace(truth=truth_of(image.truth, len(image.pixels)))  # noqa: PLW2901
             runner.add(name, image)
-            settings.on_frame(len(replayed.frames), sum(counts))
-            if len(replayed.frames) - before == count:
-                break
-        if len(replayed.frames) == before:
-            raise EvaluationError(f"{bag}: no image has a truth of the same timestamp")
+            settings.on_frame(len(replayed.frames), total)
     return replayed
-
-
-class _LabelledImage(NamedTuple):
-    pixels: Pixels
-    layout: Layout
-    stamp_ns: int
-    truth: Any  # True labels H×W, true boxes, or the true class.
 
 
 class _Runner:
@@ -120,7 +134,7 @@ class _Runner:
         self._local = local
         self._demosaic = demosaic
 
-    def add(self, drive: str, image: _LabelledImage) -> None:
+    def add(self, drive: str, image: LabelledImage) -> None:
         replayed, scorer, card = self._replay, self._replay.scorer, self._reference.card
         prepared_image, geometry = prepared(image.pixels, image.layout, card, self._demosaic)
         outputs = _first(self._reference, prepared_image)
@@ -134,7 +148,7 @@ class _Runner:
         if self._local is not None:
             self._add_local(self._local, image, geometry)
 
-    def _add_local(self, local: Model, image: _LabelledImage, geometry: Geometry) -> None:
+    def _add_local(self, local: Model, image: LabelledImage, geometry: Geometry) -> None:
         replayed, scorer = self._replay, self._replay.scorer
         same_view = replace(local.card, resize=self._reference.card.resize)
         prepared_image, own = prepared(image.pixels, image.layout, same_view, self._demosaic)
@@ -172,35 +186,48 @@ def _check(reference: ModelCard, local: Model | None) -> None:
         )
 
 
-def _suffix(card: ModelCard) -> str | None:
-    return BOXES if card.task in ("classification", "detection") else None
+@contextmanager
+def opened_models(
+    repository: Repository, reference: str, local: str | None, device: str
+) -> Iterator[tuple[Model, Model | None]]:
+    """Opens both models, the local one with its output for the confidence.
+
+    Raises:
+        SkylaneError: a model does not exist or cannot be opened.
+    """
+    with ExitStack() as stack:
+        found = None
+        if local is not None:
+            stored = repository.find(local)
+            stored = replace(stored, manifest=stored.manifest.with_confidence_head())
+            found = stack.enter_context(open_local(stored, Placement()))
+        model = stack.enter_context(ModelLoader(repository, Placement(device=device)).open(reference))
+        yield model, found
 
 
-def _camera(bag: Path, card: ModelCard) -> tuple[str, str, int]:
-    suffix = _suffix(card)
-    return labelled_camera(bag, None) if suffix is None else labelled_camera(bag, None, suffix)
+def simulate(
+    frames: Sequence[ReplayedFrame], gate: GateSettings | None = None, cascade: CascadeThresholds | None = None
+) -> list[Presented]:
+    """Returns the presented answer for each frame, if every answer is present before the next frame.
 
-
-def _frame_count(bag: Path, card: ModelCard, settings: ReplaySettings) -> int:
-    count = _camera(bag, card)[2]
-    return min(count, settings.frames or count)
-
-
-def _labelled_images(bag: Path, card: ModelCard) -> Iterator[_LabelledImage]:
-    camera, truth, _ = _camera(bag, card)
-    if _suffix(card) is None:
-        source = BagSource(bag, topics=[camera, truth])
-        labels: TimestampMatcher[Frame, Frame] = TimestampMatcher()
-        try:
-            for frame, true in images_with_labels(source, camera, labels):
-                yield _LabelledImage(frame.pixels, frame.layout, frame.stamp_ns, true.pixels)
-        finally:
-            source.close()
-        return
-    matcher: TimestampMatcher[Message, list[Box]] = TimestampMatcher()
-    with Bag(bag) as opened:
-        decoder = ImageDecoder(opened, opened.find([camera]))
-        for message, boxes in images_with_boxes(opened, camera, truth, matcher):
-            pixels, layout = decoder.decode(message)
-            answer = truth_of(boxes, pixels.shape[0]) if card.task == "classification" else boxes
-            yield _LabelledImage(pixels, layout, read_stamp(message), answer)
+    Args:
+        frames: The frames, by drive and time.
+        gate: None for no gate.
+        cascade: None for no cascade; otherwise every frame needs a confidence.
+    """
+    detector: DifferenceGate[Presented] | None = None if gate is None else DifferenceGate(gate)
+    presented = []
+    for index, frame in enumerate(frames):
+        compared = detector and detector.compare(
+            frame.drive, frame.form, frame.small, sequence=index, time_ns=frame.time_ns
+        )
+        if compared and compared.reused:
+            earlier = compared.reused.result
+            presented.append(Presented(earlier.answered, earlier.is_local, compared.distance))
+            continue
+        is_local = cascade is not None and frame.is_sure(cascade)
+        answer = Presented(index, is_local, compared.distance if compared else None)
+        presented.append(answer)
+        if detector and compared:
+            detector.keep(compared, answer)
+    return presented

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from modelling.evaluation.average_precision import HEADLINE_SIZE, BoxMatcher, with_low_threshold
-from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.bag_images import EvaluationError
 from modelling.evaluation.detection import TrueBoxes
-from modelling.evaluation.segmentation import EvaluationError
+from modelling.evaluation.metrics import HEADLINE_SIZE, BoxMatcher, Confusion, with_low_threshold
 from modelling.reuse.calibration import CalibrationSamples
 from shared.imaging import boxes
 from shared.imaging.frames import Pixels

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelling.reuse.replay import Replay
+from modelling.reuse.replay import Replay, simulate
 from modelling.reuse.scoring import Counts, Scorer
-from modelling.reuse.simulation import ReplayedFrame, simulate
 from shared.reuse.gate import GateSettings, distance
-from shared.reuse.tuning import CascadeThresholds, is_sure
+from shared.reuse.tuning import CascadeThresholds
 
 BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
 
@@ -51,9 +50,9 @@ class Tuner:
         self._replay = replayed
         self._scorer: Scorer = replayed.scorer
         self._counts: dict[tuple[int, int, bool], Counts] = {}
-        self._units = _Units.of(replayed)
+        self._unit_starts = _unit_starts(replayed)
         frames = np.arange(len(replayed.frames))
-        self._of_reference = self._units.summed(self._rows(frames, is_local=False))
+        self._of_reference = self._by_unit(self._rows(frames, is_local=False))
         self.reference_accuracy = self._scorer.accuracy(self._of_reference.sum(axis=0))
         units = len(self._of_reference)
         drawn = np.random.default_rng(_SEED).integers(0, units, (_RESAMPLES, units))
@@ -74,7 +73,7 @@ class Tuner:
         """
         frames = self._replay.frames
         certain = [
-            np.array([cascade is not None and _is_sure(frame, cascade) for frame in frames]) for cascade in cascades
+            np.array([cascade is not None and frame.is_sure(cascade) for frame in frames]) for cascade in cascades
         ]
         for gate in gates:
             answered = np.array([each.answered for each in simulate(frames, gate)], np.intp)
@@ -82,7 +81,7 @@ class Tuner:
             rows = self._rows(answered, is_local=False)
             local_rows = self._rows(answered, is_local=True) if any(each.any() for each in certain) else rows
             for cascade, sure in zip(cascades, certain, strict=True):
-                by_unit = self._units.summed(np.where(sure[answered][:, np.newaxis], local_rows, rows))
+                by_unit = self._by_unit(np.where(sure[answered][:, np.newaxis], local_rows, rows))
                 yield Outcomes(
                     gate,
                     cascade,
@@ -145,6 +144,10 @@ class Tuner:
             return float("nan")
         return float(max(np.quantile(defined, BOUND), np.quantile(uncompensated, BOUND)))
 
+    def _by_unit(self, rows: Counts) -> Counts:
+        """Returns the sums of the frames' rows by unit."""
+        return np.asarray(np.add.reduceat(rows, self._unit_starts, axis=0))
+
     def _rows(self, answered: npt.NDArray[np.intp], *, is_local: bool) -> Counts:
         """Returns the counts of each frame, with the answer to the frame `answered`; each pair is counted once."""
         replayed = self._replay
@@ -158,30 +161,15 @@ class Tuner:
         return np.stack(rows)
 
 
-def _is_sure(frame: ReplayedFrame, cascade: CascadeThresholds) -> bool:
-    assert frame.confidence is not None, "a cascade needs the confidence of each frame"
-    return is_sure(frame.confidence, cascade)
-
-
-@dataclass(frozen=True, slots=True)
-class _Units:
-    """The units that the bootstrap resamples: drives, or parts of drives if there are few."""
-
-    starts: npt.NDArray[np.intp]  # The first frame of each.
-
-    @classmethod
-    def of(cls, replayed: Replay) -> "_Units":
-        drives = [frame.drive for frame in replayed.frames]
-        parts = 1 if len(replayed.drives) >= _FEWEST_DRIVES else _PARTS
-        starts: set[int] = set()
-        for drive in replayed.drives:
-            first, count = drives.index(drive), drives.count(drive)
-            starts |= {first + part * count // parts for part in range(parts)}
-        return cls(np.array(sorted(starts), np.intp))
-
-    def summed(self, rows: Counts) -> Counts:
-        """Returns the sums of the frames' rows by unit."""
-        return np.asarray(np.add.reduceat(rows, self.starts, axis=0))
+def _unit_starts(replayed: Replay) -> npt.NDArray[np.intp]:
+    """Returns the first frame of each unit that the bootstrap resamples: drives, or parts of drives if there are few."""
+    drives = [frame.drive for frame in replayed.frames]
+    parts = 1 if len(replayed.drives) >= _FEWEST_DRIVES else _PARTS
+    starts: set[int] = set()
+    for drive in replayed.drives:
+        first, count = drives.index(drive), drives.count(drive)
+        starts |= {first + part * count // parts for part in range(parts)}
+    return np.array(sorted(starts), np.intp)
 
 
 def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[Outcomes, float] | None:

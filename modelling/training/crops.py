@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from modelling.training.frame_store import BatchLoader, FrameStore
+from modelling.training.dataset import BatchLoader, FrameStore
 from shared.imaging.opencv import cv2
 
 Image = npt.NDArray[np.uint8]  # H×W×3, RGB.
@@ -60,41 +60,21 @@ _CANDIDATES = 6  # Positions per crop, of which the one with the most valuable p
 _SAMPLING = 4  # Rows and columns per pixel that the comparison looks at.
 
 
-class CropLoader(BatchLoader[Batch]):
+class CropLoader(BatchLoader[FrameStore, Batch]):
     """Loads batches of random crops.
 
     Args:
         store: The frames.
-        batch: Crops per batch.
-        height: Height of a crop in pixels.
-        width: Width of a crop in pixels.
         value: The value of a pixel by class id; crops with a higher value are preferred.
         halved: The share of crops that cover twice the height and width at half the resolution, which shows more context
             for the same work.
-        seed: Seed of the random choices.
-        ahead: Batches to prepare in advance.
+        options: See BatchLoader.
     """
 
-    def __init__(
-        self,
-        store: FrameStore,
-        *,
-        batch: int,
-        height: int,
-        width: int,
-        value: npt.NDArray[np.float32],
-        halved: float,
-        seed: int,
-        ahead: int = 4,
-    ) -> None:
-        self._store = store
-        self._batch = batch
-        self._height = height
-        self._width = width
+    def __init__(self, store: FrameStore, *, value: npt.NDArray[np.float32], halved: float, **options: int) -> None:
+        super().__init__(store, **options)
         self._value = value
         self._halved = halved
-        self._rng = np.random.default_rng(seed)
-        super().__init__("crops", ahead)
 
     def _next(self) -> Batch:
         indices = self._rng.choice(len(self._store.pictures), self._batch)

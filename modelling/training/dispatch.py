@@ -14,8 +14,8 @@ from modelling.training import segmentation
 from modelling.training.dataset import TrainingView, unseen_views
 from modelling.training.scenes import scene_training
 from modelling.training.scenes.scene_tasks import TASKS
+from modelling.training.segmentation import scores_by_weather
 from modelling.training.trainer import TrainingProgress
-from modelling.training.weather_scores import scores_by_weather
 from modelling.training.weights import Weights, fold, unfold
 from shared.imaging.labels import Labels
 from shared.models.manifest import Placement

@@ -4,7 +4,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.metrics import Confusion
 from modelling.frameworks import keras
 from modelling.recipes import Recipe
 from modelling.training.crops import Batch, CropLoader
@@ -20,16 +20,20 @@ from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     SIZES,
     TRAINING_WEATHERS,
+    FrameStore,
+    TrainingView,
+    generator,
+    photographed_view,
     render_frames,
     training_views,
     validation_views,
 )
-from modelling.training.frame_store import FrameStore
 from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress, segmentation_loss, validate
-from modelling.training.weather_scores import metrics
 from modelling.training.weights import Weights, assign, weights_of, with_donor_weights, write_weights
-from rosbag_tools.drive.scene import CLASSES
+from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared.errors import SkylaneError
+from shared.imaging.geometry import apply, plan, to_source
+from shared.inference.model import Model
 
 # The weight of a pixel in the loss by class id: about (0.05 / the class's share of pixels) ** 0.35, at most 3.
 _CLASS_WEIGHTS = np.array([0.55, 1.0, 0.6, 1.5, 1.05, 0.65, 1.5, 3.0, 1.1, 0.95, 1.0, 1.0], np.float32)
@@ -116,14 +120,6 @@ def default_settings(recipe: Recipe) -> SegmentationSettings:
     return _SETTINGS.get(recipe.name, SegmentationSettings())
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentationFrames:
-    """The frames to train on and to validate on."""
-
-    training: FrameStore
-    validation: FrameStore
-
-
 def train(
     recipe: Recipe,
     folder: Path,
@@ -157,21 +153,22 @@ def train(
         render_frames(each, folder / name, height=recipe.height, width=recipe.width)
         for each, name in ((checks, "validation"), (views, "frames"))
     )
-    return train_on(recipe, SegmentationFrames(training, validation), folder, settings, on_progress, donor=donor)
+    return train_on(recipe, folder, settings, on_progress, training=training, validation=validation, donor=donor)
 
 
 def train_on(
     recipe: Recipe,
-    frames: SegmentationFrames,
     folder: Path,
     settings: SegmentationSettings,
     on_progress: Callable[[TrainingProgress], None],
     *,
+    training: FrameStore,
+    validation: FrameStore,
     donor: Weights | None = None,
 ) -> Weights:
     """Trains on rendered frames; see `train`."""
     keras.utils.set_random_seed(settings.seed)
-    validator = _Validator(recipe, frames.validation, folder, settings)
+    validator = _Validator(recipe, validation, folder, settings)
     schedule = LearningRateSchedule(settings.peak_rate)
     weights = donor or {}
     step, done = 0, 0.0
@@ -182,7 +179,7 @@ def train_on(
         trainer = Trainer(
             network, schedule, segmentation_loss(class_weights), normalise_by_batch=stage.normalise_by_batch
         )
-        with _loader(frames.training, settings, stage, settings.seed + number) as crops:
+        with _loader(training, settings, stage, settings.seed + number) as crops:
             while done < stage.until:
                 loss = trainer.train_on(next(crops), done)
                 step += 1
@@ -256,3 +253,50 @@ class _Validator:
 def _whole_frames(store: FrameStore) -> Iterator[Batch]:
     for index in range(len(store.pictures)):
         yield store.pictures[index : index + 1], store.labels[index : index + 1]
+
+
+_UNSEEN = CLASSES.index("none")  # The class of pixels outside a model's crop.
+
+
+def scores_by_weather(
+    models: Sequence[Model], views: Sequence[TrainingView], on_view: Callable[[int], None] = lambda _done: None
+) -> dict[str, Any]:
+    """Returns the metrics of models of the drive's classes on the same images, as plain types for a JSON file.
+
+    The result has `seeds`, the first and the last one, and for each model its metrics by weather and over all weathers.
+    `on_view` is called after each view.
+    """
+    confusions = {model.card.name: dict.fromkeys((*WEATHERS, "all"), Confusion.empty(len(CLASSES))) for model in models}
+    for done, view in enumerate(views, start=1):
+        frame, image = photographed_view(view, generator(view))
+        rows, columns = frame.class_ids.shape
+        for model in models:
+            card = model.card
+            geometry = plan(card.resize, rows, columns, card.height, card.width)
+            mask = model.predict(apply(image, geometry)[np.newaxis])[0]
+            predicted = to_source(mask, geometry, _UNSEEN)
+            for group in (view.weather, "all"):
+                by_group = confusions[card.name]
+                by_group[group] = by_group[group].with_masks(frame.class_ids, predicted)
+        on_view(done)
+    weathers = {view.weather for view in views}
+    return {
+        "seeds": [min(view.seed for view in views), max(view.seed for view in views)],
+        "frames": {name: sum(view.weather == name for view in views) for name in WEATHERS if name in weathers},
+        "height": rows,
+        "width": columns,
+        "models": {
+            name: {group: metrics(confusion) for group, confusion in by_group.items() if confusion.counts.any()}
+            for name, by_group in confusions.items()
+        },
+    }
+
+
+def metrics(confusion: Confusion) -> dict[str, Any]:
+    """Returns mean IoU, pixel accuracy and IoU by class of the drive, as plain types; None for an absent class."""
+    by_class = zip(CLASSES, confusion.intersection_over_union().tolist(), strict=True)
+    return {
+        "mean_iou": round(confusion.mean_iou(CLASSES), 4),
+        "pixel_accuracy": round(confusion.pixel_accuracy, 4),
+        "iou": {name: None if np.isnan(iou) else round(iou, 4) for name, iou in by_class},
+    }

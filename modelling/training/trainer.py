@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.architectures.networks import Network
-from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.metrics import Confusion
 from modelling.frameworks import tf
 from modelling.training.crops import Batch
 from modelling.training.weights import Weights, variables

@@ -103,7 +103,7 @@ def write_weights(path: Path, weights: Weights) -> None:
 
 
 def weights_in(graph: tf.compat.v1.GraphDef) -> Weights:
-    """Returns the weights in a frozen graph that `modelling.export.tensorflow_export` wrote; empty for another graph."""
+    """Returns the weights in a frozen graph that `modelling.export` wrote; empty for another graph."""
     return {
         node.name.removeprefix(SCOPE): tf.make_ndarray(node.attr["value"].tensor)
         for node in graph.node

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.study.accuracy import compare_masks
-from analysis.study.cell import StudyCell
 from analysis.study.measurement import (
     DONE,
     RunMeasurement,
     RunPart,
     RunResult,
+    judge,
     measure,
     measures_every_frame,
     resource_usage,
@@ -26,8 +26,7 @@ from analysis.study.scenarios import (
     VehicleLoad,
     frame_counts,
 )
-from analysis.study.study_plan import StudyPlan
-from analysis.study.validity import judge
+from analysis.study.study_plan import StudyCell, StudyPlan
 from ops.study.sample_drives import source_of
 from ops.study.session import RESOURCES, Session
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from analysis.study.cell import WorkerSetup
 from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
 from analysis.study.scenarios import SCENARIOS
 from analysis.study.study_folder import StudyFolder
-from analysis.study.study_plan import PlannedRun, StudyPlan, cells, ordered_groups, run_seed
+from analysis.study.study_plan import PlannedRun, StudyPlan, WorkerSetup, cells, ordered_groups, run_seed
 from ops.study.cell_run import run_cell
 from ops.study.session import Session
 from shared.errors import SkylaneError

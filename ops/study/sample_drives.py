@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from analysis.study.axes import width_and_height
-from analysis.study.cell import StudyCell
 from analysis.study.scenarios import SCENARIOS, Footage
-from analysis.study.study_plan import StudyPlan
+from analysis.study.study_plan import StudyCell, StudyPlan
 from rosbag_tools.drive.recording import SEED, sample_bag
 from rosbag_tools.drive.scene import Drive
 from shared.imaging.image_files import write_png

@@ -16,10 +16,9 @@ from analysis.study.axes import (
     gate_and_threshold,
     inference_times_ms,
 )
-from analysis.study.cell import StudyCell, WorkerSetup
 from analysis.study.measurement import RunError
 from analysis.study.scenarios import SCENARIOS, VehicleLoad
-from analysis.study.study_plan import ReuseLimits, StudyPlan, cells
+from analysis.study.study_plan import ReuseLimits, StudyCell, StudyPlan, WorkerSetup, cells
 from edge.transports.transport import MQTT
 from ops.broker.broker import Broker
 from ops.link.link import Link

@@ -16,12 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from analysis.study import study_folder
 from analysis.study.accuracy import accuracy_table, check_accuracy
 from analysis.study.axes import NONE
-from analysis.study.cell import WorkerSetup
-from analysis.study.measurement import DONE, FAILED, SKIPPED, RunResult
+from analysis.study.measurement import DONE, FAILED, INVALID, INVALID_MEANING, SKIPPED, RunResult
 from analysis.study.study_folder import StudyFolder
-from analysis.study.study_plan import PlannedRun, cells, read_plan
+from analysis.study.study_plan import PlannedRun, WorkerSetup, cells, read_plan
 from analysis.study.tables import write_frames, write_runs
-from analysis.study.validity import INVALID, INVALID_MEANING
 from ops.study.runner import StudyRunner, missing_devices
 from ops.study.session import Session, open_session
 from ops.study.variants import ModelVariants

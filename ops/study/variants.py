@@ -9,9 +9,9 @@ from pathlib import Path
 from shutil import copytree, rmtree
 
 from analysis.study.axes import OWN_FORMAT
-from analysis.study.cell import WorkerSetup
+from analysis.study.study_plan import WorkerSetup
 from cloud.models.loader import ModelLoader
-from modelling.conversion.targets import TARGETS
+from modelling.conversion.derived_model import TARGETS
 from modelling.recipes import RECIPES, Format
 from shared.errors import SkylaneError
 from shared.inference.model import open_local

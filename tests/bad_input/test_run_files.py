@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from analysis.logs.audit import audit
 from analysis.logs.run_log import load_run
-from analysis.report.data.study_log import load_study
+from analysis.report.data.report_input import load_study
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import read_rows
 from shared.runlog.latency_table import summarise

@@ -9,7 +9,7 @@ import pytest
 from cloud.models.loader import ModelLoader
 from modelling.architectures.heads import SCORES
 from modelling.building import BuildError, build, shipped_weights
-from modelling.export.tensorflow_export import serving_function
+from modelling.export import serving_function
 from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
 from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
@@ -203,7 +203,7 @@ def test_weights_of_another_network_are_refused(
 ) -> None:
     """Weights with matching shapes would give meaningless outputs."""
     with pytest.raises(WeightsMismatchError, match="do not fit"):
-        build(replace(small, architecture="networks:road_large"), tmp_path, labels, weights)
+        build(replace(small, architecture="road_large"), tmp_path, labels, weights)
 
 
 def test_a_missing_or_invalid_built_in_graph_is_refused(small: Recipe, labels: Labels, tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from cloud.models.loader import ModelLoader
 from modelling.building import build
-from modelling.evaluation.true_boxes import truth_of
+from modelling.evaluation.bag_images import truth_of
 from modelling.recipes import PRESENCE, recipe
-from modelling.training.dataset import TrainingView, generator, rendered_view
-from modelling.training.scenes.presence_batches import small
-from modelling.training.scenes.scene_store import HEIGHT, WIDTH
+from modelling.training.dataset import HEIGHT, WIDTH, TrainingView, generator, rendered_view
+from modelling.training.scenes.scene_batches import small
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import read_labels
 from shared.inference.model import open_local

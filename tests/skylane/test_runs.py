@@ -9,7 +9,7 @@ import pytest
 import skylane
 from analysis.logs.run_log import load_run
 from analysis.report.data.report_input import load_report_input
-from analysis.report.json_data import report_json
+from analysis.report.results import report_json
 from analysis.streaming.run_accuracy import run_accuracy
 from shared.errors import SkylaneError
 from shared.inference.model import Model

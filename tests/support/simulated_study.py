@@ -7,10 +7,9 @@ from typing import Any
 
 import yaml
 
-from analysis.study.cell import StudyCell, WorkerSetup
 from analysis.study.measurement import RunResult
 from analysis.study.scenarios import VehicleLoad
-from analysis.study.study_plan import PlannedRun, StudyPlan, read_plan
+from analysis.study.study_plan import PlannedRun, StudyCell, StudyPlan, WorkerSetup, read_plan
 from ops.study.session import RESOURCES
 from shared.clock import Offset
 from shared.errors import SkylaneError

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analysis.report.content import Chapter, Paragraph, Trace
@@ -48,6 +49,13 @@ def stage_bar(stage: str, y: Any, x: Any, hover: str, **options: Any) -> Trace:
     }  # fmt: skip
 
 
+def bars(counts: npt.NDArray[np.int64], edges: Floats, colour: str, hover: str) -> Trace:
+    """Returns the bars of a histogram."""
+    marker = {"color": colour, "line": {"color": "#ffffff", "width": 0.5}}
+    centers, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+    return {"type": "bar", "x": centers, "y": counts, "width": widths, "marker": marker, **_hover(hover)}
+
+
 def stacked_histogram(
     values: Floats, groups: pd.Series, edges: Floats, colours: Mapping[str, str], hover: str
 ) -> tuple[Trace, ...]:
@@ -56,11 +64,8 @@ def stacked_histogram(
     for group, colour in colours.items():
         counts, _ = np.histogram(values[(groups == group).to_numpy()], edges)
         if counts.any():
-            marker = {"color": colour, "line": {"color": "#ffffff", "width": 0.5}}
             name = f"{group} {int(counts.sum()):,}"
-            centers, widths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
-            bars = {"type": "bar", "name": name, "x": centers, "y": counts, "width": widths, "marker": marker}
-            traces.append(bars | _hover(f"{name}: {hover}"))
+            traces.append(bars(counts, edges, colour, f"{name}: {hover}") | {"name": name})
     return tuple(traces)
 
 

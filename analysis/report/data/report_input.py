@@ -1,15 +1,259 @@
-"""Reads the folders given to a report: one run, several runs, or a study."""
+"""Reads the folders given to a report: one run, several runs, or a study with its runs, frames and cells."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
 
 from analysis.logs.audit import audit
-from analysis.logs.problems import Problem
-from analysis.logs.run_log import RunLog, load_runs
-from analysis.report.data.study_log import StudyLog, is_study, load_study
+from analysis.logs.problems import Problem, ProblemCollector
+from analysis.logs.run_log import NOT_SENT, ORIGINS, RunLog, load_runs
+from analysis.report.data.answered_frames import FrameGroup, timed_results
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from shared.errors import SkylaneError
+from shared.files import check_file, read_file
+from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome
+from shared.runlog.run_manifest import read_manifest
+
+KIND: Final = "study"
+DEFAULT_VALUE: Final = "default"  # Shown for an axis whose value comes from the study or the scenario.
+_RUN_COLUMNS: Final = ("cell", "repetition", "state")
+_RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
+_RUN_NUMBERS: Final = (
+    "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
+    "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", *ORIGINS, "frames_sent",
+    "mean_iou", "pixel_accuracy", "masks_compared", "streaming_mean_iou", "streaming_mean_iou_all_ticks",
+    "output_age_p50_ms", "output_age_p95_ms", "ticks_scored", "ticks_without_output", "bytes_per_frame",
+)  # fmt: skip
+_NONE: Final = "none"  # The value of an axis for a run without a gate, local model, cascade or presenter.
+_NAMES_OF_NOTHING: Final = {"present": "no presenter"}  # Names of this value that do not follow from that of the axis.
+_MAX_REPETITION: Final = np.iinfo(np.int32).max
+_COUNTED: Final = ("vehicles", "workers", "frames")
+_NEEDED: Final = (
+    "cell", "repetition", "vehicle_run", "phase", "vehicle", "camera", "sequence", "outcome", "frame_index", "t_due_ns",
+    "bytes_up", "bytes_down", "worker", "t_inferred_ns",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCell:
+    """A combination of axis values."""
+
+    key: str  # Its value in the column "cell" of the study's tables.
+    name: str
+    settings: Mapping[str, Any]  # Its values on the axes that vary within the study.
+
+
+@dataclass(frozen=True, slots=True)
+class StudyLog:
+    """The contents of a study's folder."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    runs: pd.DataFrame
+    measured: pd.DataFrame  # All frames of the measured time; may be empty.
+    results: pd.DataFrame  # The measured frames with a result of any origin, by run and time.
+    capacity: pd.DataFrame  # Steps of the capacity search; empty if there was none.
+    cells: tuple[ReportedCell, ...]
+    axes: tuple[str, ...]  # The axes that vary.
+    problems: tuple[Problem, ...]
+
+    @property
+    def cell_names(self) -> Mapping[str, str]:
+        """The names of the cells by their keys."""
+        return {cell.key: cell.name for cell in self.cells}
+
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The results of workers, which have the durations of all stages."""
+        return self.results[self.results["outcome"] == Outcome.ANSWERED] if len(self.results) else self.results
+
+    def group(self, cell: ReportedCell) -> FrameGroup:
+        """Returns the frames of a cell that got a result."""
+        results = self.results[self.results["cell"] == cell.key] if len(self.results) else self.results
+        shares = self.shares(cell)
+        result_share = sum(value for origin, value in shares.items() if origin in ORIGINS)
+        return FrameGroup(cell.name, results, results["repetition"] if len(results) else None, result_share)
+
+    def shares(self, cell: ReportedCell) -> Mapping[str, float]:
+        """Returns the shares of a cell's frames by the origin of their result, and of those sent; NaN if not known.
+
+        The keys are the outcomes of `ORIGINS` and `frames_sent`.
+        """
+        columns = [*ORIGINS, "frames_sent"]
+        counts = self.runs[self.runs["cell"] == cell.key].reindex(columns=[*columns, "frames_read"]).sum(min_count=1)
+        is_known = bool(counts["frames_read"] > 0)
+        # A table of an earlier version has no columns for results without sending, because there were none.
+        found = {name: float(counts[name] / counts["frames_read"]) if is_known else np.nan for name in columns}
+        return found | {name: 0.0 for name in NOT_SENT if is_known and np.isnan(found[name])}
+
+    def pairs(self, axis: str) -> Iterator[tuple[ReportedCell, ReportedCell]]:
+        """Yields pairs of cells that differ only in `axis`; cells with its first value are the baseline."""
+        order = {value: index for index, value in enumerate(dict.fromkeys(cell.settings[axis] for cell in self.cells))}
+        for a, b in combinations(sorted(self.cells, key=lambda cell: order[cell.settings[axis]]), 2):
+            differing = [name for name in self.axes if a.settings[name] != b.settings[name]]
+            if differing == [axis] and order[a.settings[axis]] == 0:
+                yield a, b
+
+
+def is_study(folder: Path) -> bool:
+    """Returns whether a folder contains a study."""
+    try:
+        return read_manifest(folder).get("kind") == KIND
+    except LogError:
+        return False
+
+
+def run_folders(folder: Path) -> tuple[Path, ...]:
+    """Returns the run folders of a study's vehicles; runs without a log are listed in the study's table of runs."""
+    return tuple(sorted(log.parent for log in folder.glob(f"cells/*/*/*/{CSV_NAME}")))
+
+
+def load_study(folder: Path) -> StudyLog:
+    """Reads a study.
+
+    Raises:
+        LogError: The table of runs is missing or cannot be read.
+    """
+    manifest = read_manifest(folder)
+    runs, run_problems = _runs(folder)
+    manifest_axes = manifest.get("axes")
+    values: Mapping[str, Any] = manifest_axes if isinstance(manifest_axes, Mapping) else {}
+    axes = tuple(axis for axis in values if axis in runs and len(set(runs[axis].astype(str))) > 1)
+    measured, frame_problems = _frames(folder)
+    # The vehicles of a run overlap in time: sorted by due time, their frames form one time series of the system.
+    results = timed_results(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
+    capacity, capacity_problems = _capacity(folder)
+    problems = (*run_problems, *frame_problems, *capacity_problems)
+    cells = tuple(_cells(runs, axes, values))
+    return StudyLog(folder, manifest, runs, measured, results, capacity, cells, axes, problems)
+
+
+def _runs(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """Reads the table of runs; rows without cell, repetition or state and cells with invalid numbers are skipped."""
+    path = folder / "runs.csv"
+    problems = ProblemCollector(path)
+    runs = _csv(path, problems, dict.fromkeys((*_RUN_TEXT, *_RUN_NUMBERS), "str"))
+    missing = [name for name in _RUN_COLUMNS if name not in runs]
+    if missing:
+        raise LogError(f"{path}, row 1: it has no column {', '.join(missing)}: run the study again")
+    lines = runs.index.to_numpy(np.int64) + 2  # The header is line 1.
+    for name in filter(runs.columns.__contains__, _RUN_NUMBERS):
+        numbers = pd.to_numeric(runs[name], errors="coerce").astype(np.float64)
+        numbers = numbers.where(np.isfinite(numbers))
+        invalid = (numbers.isna() & runs[name].notna()).to_numpy()
+        problems.add_rows(f"cells of {name}", lines[invalid], "is not a number: the cell is skipped", name)
+        runs[name] = numbers
+    is_valid = runs[[*_RUN_COLUMNS]].notna().all(axis=1) & runs["repetition"].between(0, _MAX_REPETITION)
+    invalid = ~is_valid.to_numpy()
+    what = f"has no valid {', '.join(_RUN_COLUMNS[:-1])} and {_RUN_COLUMNS[-1]}: the row is skipped"
+    problems.add_rows("rows that identify no run", lines[invalid], what)
+    return runs[~invalid].astype({"repetition": np.int64}), problems.collected()
+
+
+def _csv(path: Path, problems: ProblemCollector, types: Mapping[str, Any]) -> pd.DataFrame:
+    """Reads a table of the study; a truncated last line and lines with too many fields are skipped."""
+    try:
+        data = read_file(path)
+        lines, _, truncated = data.rpartition(b"\n")
+        if truncated:
+            problems.add_rows(
+                "truncated lines", np.array([data.count(b"\n") + 1]), "the line is truncated: it is skipped"
+            )
+        return pd.read_csv(
+            io.BytesIO(lines),
+            keep_default_na=False,
+            na_values=[""],
+            skip_blank_lines=False,
+            dtype=types,
+            engine="python",
+            on_bad_lines=lambda fields: problems.add_file(
+                f"the row that starts with {fields[0]!r} has {len(fields)} fields, which is too many: it is skipped"
+            ),
+        )
+    except OSError as error:
+        raise LogError(f"{path} cannot be read: {error.strerror}: run the study first") from error
+    except ValueError as error:  # Raised by the parsers of pandas.
+        raise LogError(f"{path} is not a table of a study: {' '.join(str(error).split())}") from error
+
+
+def _frames(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """Reads the frames of the measured time; returns none and a problem if they cannot be read."""
+    path = folder / "frames.parquet"
+    problems = ProblemCollector(path)
+    durations = [name for name in COLUMNS if name.endswith("_ms")]
+    try:
+        check_file(path)
+        frames = _read_columns(path, [*dict.fromkeys((*_NEEDED, *durations))])
+        frames = frames.astype(dict.fromkeys(durations, np.float64))
+    except (OSError, ValueError) as error:
+        problems.add_file(f"cannot be read ({' '.join(str(error).split())[:200]}): the report compares no frames")
+        return pd.DataFrame(), problems.collected()
+    return frames[frames["phase"] == "measured"], ()
+
+
+def _read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path, columns=columns)
+    except ValueError:  # A study of an earlier version lacks the columns of frames that were not sent.
+        known = [name for name in columns if name not in ADDED_COLUMNS]
+        return pd.read_parquet(path, columns=known).reindex(columns=columns)
+
+
+def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
+    """Reads the steps of the capacity search; returns none if there was no search or it cannot be read."""
+    path = folder / "capacity.csv"
+    problems = ProblemCollector(path)
+    if not path.exists():
+        return pd.DataFrame(), ()
+    try:
+        steps = _csv(path, problems, {"cell": "str"})
+    except LogError as error:
+        problems.add_file(str(error).removeprefix(f"{path} "))
+        return pd.DataFrame(), problems.collected()
+    if "cell" not in steps:
+        problems.add_file("row 1 has no column cell: the capacity search is skipped")
+        return pd.DataFrame(), problems.collected()
+    return steps, problems.collected()
+
+
+def _cells(runs: pd.DataFrame, axes: tuple[str, ...], axis_values: Mapping[str, Any]) -> Iterator[ReportedCell]:
+    """Yields each cell once, ordered by the position of its axis values in the study's file."""
+
+    def positions(column: pd.Series) -> pd.Series:
+        values = axis_values.get(str(column.name))
+        order = {str(value): index for index, value in enumerate(values if isinstance(values, list) else ())}
+        return pd.Series([order.get(str(_axis_value(cell)), len(order)) for cell in column], column.index)
+
+    cells = runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable")
+    for _, row in (cells.sort_values([*axes], kind="stable", key=positions) if axes else cells).iterrows():
+        values = {axis: _axis_value(row[axis]) for axis in axes}
+        name = " · ".join(_label(axis, value) for axis, value in values.items())
+        yield ReportedCell(str(row["cell"]), name or str(row["cell"]), values)
+
+
+def _axis_value(cell: Any) -> Any:
+    """Returns a value as in the study's file: pandas converts integers to floats if a value of the column is missing."""
+    if pd.isna(cell):
+        return None
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+
+
+def _label(axis: str, value: Any) -> str:
+    """Returns a value with its axis where necessary: `jpeg`, `4 vehicles`, `batch 8`, `frames default`."""
+    if isinstance(value, str):
+        nothing = _NAMES_OF_NOTHING.get(axis, f"no {axis.replace('_', ' ')}")
+        return nothing if value == _NONE and axis != "link" else value
+    if value is None:
+        return f"{axis} {DEFAULT_VALUE}"
+    if axis in _COUNTED:
+        return f"{value} {axis if value > 1 else axis.removesuffix('s')}"
+    return f"{axis} {value}"
 
 
 class ReportInputError(SkylaneError):

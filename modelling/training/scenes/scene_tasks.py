@@ -1,31 +1,108 @@
-"""The tasks that can be trained on scenes, by the classes of the recipe, and their losses."""
+"""The tasks that can be trained on scenes, by the classes of the recipe: their batches, their losses, and their metrics on other scenes."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from modelling.architectures.detector import decode_boxes
+from modelling.architectures.networks import decode_boxes
+from modelling.evaluation.bag_images import split_boxes
+from modelling.evaluation.metrics import BoxMatcher, Confusion, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.frameworks import tf
 from modelling.recipes import OBJECTS, PRESENCE, Recipe
 from modelling.training.dataset import (
+    HEIGHT,
     HELD_OUT_WEATHER,
+    WIDTH,
+    BatchLoader,
+    SceneStore,
     TrainingView,
     fixed_camera_views,
     training_views,
     validation_views,
 )
-from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader
-from modelling.training.scenes.presence_batches import PresenceLoader, WeatherLoader
-from modelling.training.scenes.scene_store import SceneStore
-from modelling.training.scenes.validation import object_metrics, presence_metrics, weather_metrics
+from modelling.training.scenes.scene_batches import (
+    DetectionTarget,
+    ObjectLoader,
+    PresenceLoader,
+    WeatherLoader,
+    answer,
+    small,
+)
 from modelling.training.trainer import Loss
 from rosbag_tools.drive.scene import WEATHERS
+from shared.imaging.geometry import Resize, plan
 from shared.inference.model import Model
+from shared.tasks.detection import objects
+
+
+def weather_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+    """Returns the accuracy and the confusion matrix, with the true weather by row and the prediction by column."""
+    confusion = Confusion.empty(len(WEATHERS))
+    for image, true in zip(store.pictures, store.weathers, strict=True):
+        scores = model.infer(small(image, model.card.height, model.card.width)[np.newaxis])["scores"]
+        confusion = confusion.with_masks(np.array([true], np.uint8), scores.argmax(axis=1).astype(np.uint8))
+    return {
+        "frames": len(store.pictures),
+        "accuracy": round(confusion.pixel_accuracy, 4),
+        "classes": WEATHERS,
+        "confusion": confusion.counts.tolist(),
+    }
+
+
+def presence_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+    """Returns accuracy, precision and recall of the answer "vehicle", over all weathers and for each weather."""
+    by_weather: dict[str, Confusion] = defaultdict(lambda: Confusion.empty(len(PRESENCE)))
+    height, width = model.card.height, model.card.width
+    for image, weather, rows in zip(store.pictures, store.weathers, store.boxes, strict=True):
+        scores = model.infer(small(image, height, width)[np.newaxis])["scores"]
+        truth = np.array([answer(rows, HEIGHT)], np.uint8)
+        name = WEATHERS[weather]
+        by_weather[name] = by_weather[name].with_masks(truth, scores.argmax(axis=1).astype(np.uint8))
+    overall = Confusion(sum((each.counts for each in by_weather.values()), Confusion.empty(len(PRESENCE)).counts))
+    return {
+        "classes": PRESENCE,
+        "all": _presence_figures(overall),
+        "by_weather": {name: _presence_figures(confusion) for name, confusion in by_weather.items()},
+    }
+
+
+def _presence_figures(confusion: Confusion) -> dict[str, Any]:
+    (_, false_alarms), (missed, found) = confusion.counts.tolist()
+    return {
+        "frames": int(confusion.counts.sum()),
+        "accuracy": round(confusion.pixel_accuracy, 4),
+        "precision": round(found / (found + false_alarms), 4) if found + false_alarms else None,
+        "recall": round(found / (found + missed), 4) if found + missed else None,
+        "confusion": confusion.counts.tolist(),
+    }
+
+
+def object_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
+    """Returns average precision by class and size, over all weathers and for each weather."""
+    manifest = with_low_threshold(model.manifest)
+    geometry = plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH)
+    overall = matchers_by_size(len(OBJECTS))
+    by_weather: dict[str, dict[float, BoxMatcher]] = defaultdict(lambda: matchers_by_size(len(OBJECTS)))
+    for image, weather, rows in zip(store.pictures, store.weathers, store.boxes, strict=True):
+        outputs = model.infer(image[np.newaxis])
+        found = objects({head: values[0] for head, values in outputs.items()}, geometry, manifest)
+        true = np.concatenate(split_boxes(rows[rows[:, 0] >= 0], HEIGHT, WIDTH))
+        for matchers in (overall, by_weather[WEATHERS[weather]]):
+            for matcher in matchers.values():
+                matcher.add(found, true[:, 1:], true[:, 0].astype(np.intp))
+    names, threshold = tuple(OBJECTS), model.manifest.detection.score_threshold
+    return {
+        "frames": len(store.pictures),
+        "score_threshold": threshold,
+        "all": metrics_by_size(overall, names, threshold),
+        "by_weather": {name: metrics_by_size(matchers, names, threshold) for name, matchers in by_weather.items()},
+    }
+
 
 _BOX_WEIGHT = 5.0  # The value of Liu et al. 2020.
 # Label smoothing, because classes are not always distinct: dense haze at dusk is a mixture, and a box may be just too small.
@@ -84,13 +161,7 @@ class SceneTrainingSettings:
     crop: tuple[int, int] | None = None
 
 
-class Batches(AbstractContextManager[Any], Protocol):
-    """An endless series of batches."""
-
-    def __next__(self) -> Any:
-        """Returns images B×H×W×3 and the truth for the loss."""
-
-
+Batches = BatchLoader[SceneStore, Any]  # Images B×H×W×3 and the truth for the loss.
 Views = Callable[[int], list[TrainingView]]
 
 
@@ -119,8 +190,13 @@ class SceneTask:
     reference: str | None = None
 
 
-def _weather_batches(store: SceneStore, _: Recipe, settings: SceneTrainingSettings) -> Batches:
-    return WeatherLoader(store, batch=settings.batch, seed=settings.seed)
+def _classifier_batches(
+    loader: type[PresenceLoader] | type[WeatherLoader],
+    store: SceneStore,
+    recipe: Recipe,
+    settings: SceneTrainingSettings,
+) -> Batches:
+    return loader(store, batch=settings.batch, height=recipe.height, width=recipe.width, seed=settings.seed)
 
 
 def _object_batches(store: SceneStore, _: Recipe, settings: SceneTrainingSettings) -> Batches:
@@ -130,10 +206,6 @@ def _object_batches(store: SceneStore, _: Recipe, settings: SceneTrainingSetting
     return ObjectLoader(store, indices, batch=settings.batch, height=height, width=width, seed=settings.seed)
 
 
-def _presence_batches(store: SceneStore, recipe: Recipe, settings: SceneTrainingSettings) -> Batches:
-    return PresenceLoader(store, batch=settings.batch, height=recipe.height, width=recipe.width, seed=settings.seed)
-
-
 _TRAINING_VIEWS = partial(training_views, weathers=WEATHERS)
 _VALIDATION_VIEWS = partial(validation_views, weathers=WEATHERS)
 
@@ -141,7 +213,7 @@ TASKS = {
     WEATHERS: SceneTask(
         settings=SceneTrainingSettings(steps=900, batch=16, peak_rate=1e-3),
         loss=classification_loss,
-        batches=_weather_batches,
+        batches=partial(_classifier_batches, WeatherLoader),
         metrics=weather_metrics,
         training_views=_TRAINING_VIEWS,
         validation_views=_VALIDATION_VIEWS,
@@ -158,7 +230,7 @@ TASKS = {
     PRESENCE: SceneTask(
         settings=SceneTrainingSettings(steps=2500, batch=32, peak_rate=1.5e-3, frames=3200, validation_frames=400),
         loss=classification_loss,
-        batches=_presence_batches,
+        batches=partial(_classifier_batches, PresenceLoader),
         metrics=presence_metrics,
         training_views=partial(fixed_camera_views, validation=False),
         validation_views=partial(fixed_camera_views, validation=True, views_per_drive=4),

@@ -14,7 +14,7 @@ from cloud.models.loader import ModelLoader
 from modelling.building import build
 from modelling.frameworks import keras
 from modelling.recipes import RECIPES, Recipe
-from modelling.training.scenes.scene_store import SceneStore
+from modelling.training.dataset import SceneStore
 from modelling.training.scenes.scene_tasks import TASKS, SceneTask, SceneTrainingSettings
 from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress
 from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights

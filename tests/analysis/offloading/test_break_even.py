@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.logs.run_log import RunLog
-from analysis.offloading.break_even import OffloadingError, worth
+from analysis.offloading import OffloadingError, worth
 
 _BROKER_MS = 2.0
 _CODEC_MS = {"encoded_ms": 3.0, "decoded_ms": 2.0, "mask_encoded_ms": 0.5, "mask_decoded_ms": 0.5}

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from analysis.logs.run_log import RunLog
-from analysis.offloading.cost import CostError, footage_cost, throughput_hz
+from analysis.offloading import CostError, footage_cost, throughput_hz
 
 
 @pytest.mark.parametrize(("seconds", "price"), [(409.36, 294.74), (25.40, 18.29)])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.offloading.link_model import EstimatedLink, LinkModel
+from analysis.offloading import EstimatedLink, LinkModel
 
 _DELAYS = st.floats(0, 500)
 _BANDWIDTHS = st.floats(0.1, 10_000)

@@ -15,7 +15,7 @@ from analysis.report.data.report_input import ReportInputError, load_report_inpu
 from analysis.report.document import ReportError, report_of, write_report
 from analysis.report.output.number_format import text
 from analysis.report.output.page import render
-from analysis.report.terminal import terminal_tables
+from analysis.report.results import terminal_tables
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import NOTE
 from tests.support import run_damage

@@ -13,11 +13,10 @@ from click.testing import CliRunner
 from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.cli import report
 from analysis.report.content import Caution
-from analysis.report.data.report_input import load_report_input
-from analysis.report.data.study_log import run_folders
+from analysis.report.data.report_input import load_report_input, run_folders
 from analysis.report.document import ReportError, report_of, write_report
-from analysis.report.json_data import report_json
 from analysis.report.output.page import render
+from analysis.report.results import report_json
 from tests.support import run_damage
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study

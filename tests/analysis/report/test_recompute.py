@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analysis.logs.run_log import load_run
-from analysis.offloading.cost import throughput_hz
+from analysis.offloading import throughput_hz
 from analysis.report.content import ReportContent, ReportTable
 from analysis.statistics.description import IntervalEstimate
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.run_test import PAIRED, WELCH, compare_runs
+from analysis.statistics.comparison import PAIRED, WELCH, compare_runs
 
 _A = pd.Series([151.0, 158.0, 149.0, 155.0], index=[1, 2, 3, 4])
 _B = pd.Series([171.0, 190.0, 182.0, 176.0], index=[4, 3, 2, 1])

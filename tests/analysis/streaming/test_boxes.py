@@ -8,7 +8,7 @@ import pytest
 
 from analysis.logs.run_log import load_run
 from analysis.report.data.report_input import load_report_input
-from analysis.report.json_data import report_json
+from analysis.report.results import report_json
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from modelling.recipes import OBJECTS
 from rosbag_tools.drive.recording import CAMERA, DrivePlan, record

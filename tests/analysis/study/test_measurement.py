@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.study.measurement import RunError, measure, resource_usage, run_metrics
+from analysis.study.measurement import RunError, judge, measure, resource_usage, run_metrics
 from analysis.study.scenarios import (
     CapacitySettings,
     MultiStreamRules,
@@ -12,7 +12,6 @@ from analysis.study.scenarios import (
     SingleStreamRules,
     ValidityRules,
 )
-from analysis.study.validity import judge
 from ops.study.cell_run import judge_step
 from tests.support.simulated_study import ORIGIN_NS, write_run
 

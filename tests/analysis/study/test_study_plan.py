@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.study.axes import AXES, inference_times_ms
+from analysis.study.axes import AXES, inference_times_ms, must_be_one_of
 from analysis.study.study_plan import axis_values, cells, ordered_groups, read_plan, run_seed
 from shared.config import ConfigError
+from shared.registry import Entry, PluginTable
 from tests.support.simulated_study import plan_file, plan_of
 
 STUDIES = Path(__file__).parents[3] / "configs" / "studies"
@@ -100,6 +101,19 @@ def test_exclude_removes_and_include_adds_combinations(tmp_path: Path) -> None:
         )
     )
     assert [cell.name for cell in planned] == ["jpeg.1-vehicle", "jpeg.4-vehicles", "raw.1-vehicle", "zstd.1-vehicle"]
+
+
+def test_an_axis_knows_the_plug_ins_of_other_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study compares somebody's own codec with the built-in ones."""
+    (tmp_path / "webp-1.2.dist-info").mkdir()
+    (tmp_path / "webp-1.2.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: webp\nVersion: 1.2\n")
+    (tmp_path / "webp-1.2.dist-info" / "entry_points.txt").write_text("[tests.axes]\nimage.webp = webp:Codec\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = PluginTable("codec", "tests.axes", Entry, {"raw": Entry("fractions:Fraction", "edge")}, prefix="image.")
+    check = must_be_one_of("codec", table)
+    assert check("webp") == "webp"
+    with pytest.raises(ValueError, match="no codec 'gif': there are raw, webp"):
+        check("gif")
 
 
 def test_a_capacity_search_is_not_repeated_for_each_number_of_vehicles(tmp_path: Path) -> None:

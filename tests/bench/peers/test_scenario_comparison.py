@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from analysis.offloading.cost import footage_cost
+from analysis.offloading import footage_cost
 from bench.harness import BenchRun
 from bench.peers.cli import peers
 from bench.peers.scenario_comparison import measure, run_figures, summarise, tables, ways

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from modelling.architectures.blocks import BatchToSpace, FusedNormalization, PooledPhases, SpaceToBatch
-from modelling.architectures.efficientnet import efficientnet
-from modelling.architectures.networks import mobilenet_v3_large
+from modelling.architectures.networks import efficientnet, mobilenet_v3_large
 from modelling.frameworks import keras, tf
 from modelling.recipes import RECIPES, recipe
 from modelling.training.weights import assign, fold, unfold, variables, weights_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from modelling.architectures.presence import TallestVehicle
+from modelling.architectures.networks import TallestVehicle
 from modelling.frameworks import tf
 from modelling.recipes import HEIGHT_SHARE, PRESENCE, recipe
 from modelling.training.weights import weights_of

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import ConvertedModel, convert
-from modelling.conversion.targets import ConversionError
+from modelling.conversion.derived_model import ConversionError
 from modelling.model_cli import model as command
 from shared.models.manifest import Precision
 from shared.models.repository import Repository

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, truth_of
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
-from modelling.evaluation.true_boxes import truth_of
 from modelling.recipes import HEIGHT_SHARE, PRESENCE
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
@@ -105,7 +104,7 @@ def test_a_large_box_of_a_vehicle_answers_whether_there_is_one() -> None:
 def test_a_classifier_of_presence_is_evaluated_with_the_boxes(bag: Path) -> None:
     """The answer changes during a bag, so its labels select the boxes as the truth; images without boxes are counted."""
     result = _evaluate(classifier(PRESENCE, (0.2, 0.8)), bag)
-    assert (result.frames, result.unreadable, result.accuracy) == (2, 1, 1.0)
+    assert (result.frames, result.unmatched, result.accuracy) == (2, 1, 1.0)
     assert _evaluate(classifier(PRESENCE, (0.7, 0.3)), bag, frames=1).accuracy == 0
     assert result.to_json()["confusion"] == [[0, 0], [0, 2]]
     assert "accuracy 1.0000 against the true boxes" in result.summary

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings, evaluate_segmentation, prepared
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, prepared
+from modelling.evaluation.segmentation import evaluate_segmentation
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.metrics import Confusion
 from modelling.evaluation.streaming import Mask, StreamingScores
 
 NAMES = ("none", "road", "car")

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from modelling.evaluation.average_precision import BoxMatcher
-from modelling.evaluation.streaming_boxes import StreamingBoxes
+from modelling.evaluation.metrics import BoxMatcher
+from modelling.evaluation.streaming import StreamingBoxes
 from shared.messages.results import Detections
 
 NAMES = ("vehicle", "person")

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edge.presenting.fusion_table import fusion_for
-from modelling.fusion.masks import choose
+from modelling.fusion.counts import choose
 from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
 from shared.models.repository import Repository

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from modelling.evaluation.bag_images import EvaluationSettings
 from modelling.reuse.judge import DriveMean, judge
-from modelling.reuse.replay import ReplaySettings, replay
+from modelling.reuse.replay import replay
 from modelling.reuse.tune import TuneSettings, tune
 from shared.reuse.tuning import TuningError
 from tests.modelling.reuse.parts import EMPTY, VEHICLE, model_of, write_drive
@@ -30,7 +31,7 @@ def bags(tmp_path: Path) -> list[Path]:
 
 def test_each_use_is_judged_by_drive(bags: list[Path]) -> None:
     """The gate alone, the cascade alone, and both together, without any loss here."""
-    replayed = replay(bags, REFERENCE, LOCAL, ReplaySettings())
+    replayed = replay(bags, REFERENCE, LOCAL, EvaluationSettings())
     tuning = tune(replayed, REFERENCE.card, LOCAL, TuneSettings(0.0)).tuning
     got = judge(replayed, tuning, LOCAL, "mse")
     assert list(got.by_use) == ["gate", "cascade", "both"]
@@ -49,7 +50,7 @@ def test_each_use_is_judged_by_drive(bags: list[Path]) -> None:
 
 def test_a_tuning_without_a_local_model_has_a_gate_only(bags: list[Path]) -> None:
     """And a method that it lacks is an error."""
-    replayed = replay(bags, REFERENCE, None, ReplaySettings())
+    replayed = replay(bags, REFERENCE, None, EvaluationSettings())
     tuning = tune(replayed, REFERENCE.card, None, TuneSettings(0.0)).tuning
     assert list(judge(replayed, tuning, None, "mse").by_use) == ["gate"]
     with pytest.raises(TuningError, match="no threshold of pixels"):

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.evaluation.segmentation import EvaluationError, EvaluationSettings
-from modelling.reuse.replay import Replay, ReplaySettings, replay
+from modelling.reuse.replay import Replay, replay
 from modelling.reuse.search import Tuner
 from modelling.reuse.tune import TuneSettings, tune
 from shared.imaging.labels import Labels
@@ -37,7 +37,7 @@ def bags(tmp_path: Path) -> list[Path]:
 
 
 def _replayed(bags: list[Path], task: str) -> Replay:
-    return replay(bags, _reference(task), _local(task), ReplaySettings())
+    return replay(bags, _reference(task), _local(task), EvaluationSettings())
 
 
 @ALL_TASKS
@@ -87,8 +87,8 @@ def test_the_local_model_answers_where_it_is_sure(bags: list[Path], task: str) -
 
 def test_the_frames_of_each_bag_can_be_limited(bags: list[Path]) -> None:
     """The progress counts the frames of all bags."""
-    seen: list[tuple[int, int]] = []
-    settings = ReplaySettings(frames=2, on_frame=lambda done, total: seen.append((done, total)))
+    seen: list[tuple[int, int | None]] = []
+    settings = EvaluationSettings(frames=2, on_frame=lambda done, total: seen.append((done, total)))
     replayed = replay(bags, _reference("classification"), None, settings)
     assert len(replayed.frames) == 6
     assert seen == [(done, 6) for done in range(1, 7)]
@@ -99,15 +99,15 @@ def test_models_that_do_not_fit_are_refused(bags: list[Path]) -> None:
     """Before the first frame, with the names of both."""
     reference = _reference("classification")
     with pytest.raises(EvaluationError, match=r"task of the local model local \(detection\).*\(classification\)"):
-        replay(bags, reference, _local("detection"), ReplaySettings())
+        replay(bags, reference, _local("detection"), EvaluationSettings())
     others = Labels(("yes", "no"), ((0, 0, 0), (1, 1, 1)))
     other = model_of("classification", lambda _: 0.5, "local", labels=others)
     with pytest.raises(EvaluationError, match=r"labels of the local model local \(yes, no\)"):
-        replay(bags, reference, other, ReplaySettings())
+        replay(bags, reference, other, EvaluationSettings())
     with pytest.raises(EvaluationError, match="choose a model with the labels no vehicle, vehicle"):
-        replay(bags, other, None, ReplaySettings())
+        replay(bags, other, None, EvaluationSettings())
     with pytest.raises(EvaluationError, match="task tensors"):
-        replay(bags, tensor_model(), None, ReplaySettings())
+        replay(bags, tensor_model(), None, EvaluationSettings())
 
 
 def test_a_segmentation_without_scores_cannot_be_local(bags: list[Path]) -> None:
@@ -115,19 +115,19 @@ def test_a_segmentation_without_scores_cannot_be_local(bags: list[Path]) -> None
     local = _local("segmentation")
     local.manifest = local.manifest.model_copy(update={"outputs": {"mask": local.manifest.heads["mask"]}})
     with pytest.raises(EvaluationError, match="add the key confidence"):
-        replay(bags, _reference("segmentation"), local, ReplaySettings())
+        replay(bags, _reference("segmentation"), local, EvaluationSettings())
 
 
 def test_a_bag_counts_once(bags: list[Path]) -> None:
     """Drives are known by the names of their bags."""
     with pytest.raises(EvaluationError, match="same name"):
-        replay([bags[0], bags[0]], _reference("classification"), None, ReplaySettings())
+        replay([bags[0], bags[0]], _reference("classification"), None, EvaluationSettings())
 
 
 def test_thresholds_that_cannot_be_found_are_an_error(bags: list[Path]) -> None:
     """Here presented answers would have to be better than the reference's."""
     reference = _reference("classification")
-    replayed = replay(bags, reference, None, ReplaySettings())
+    replayed = replay(bags, reference, None, EvaluationSettings())
     with pytest.raises(EvaluationError, match=r"at most -5 points of accuracy.*--loss"):
         tune(replayed, reference.card, None, TuneSettings(-5.0))
 
@@ -135,6 +135,6 @@ def test_thresholds_that_cannot_be_found_are_an_error(bags: list[Path]) -> None:
 def test_bags_without_objects_are_an_error(tmp_path: Path) -> None:
     """They have no average precision that could be lost."""
     reference = _reference("detection")
-    replayed = replay([write_drive(tmp_path / "empty", [EMPTY] * 3)], reference, None, ReplaySettings())
+    replayed = replay([write_drive(tmp_path / "empty", [EMPTY] * 3)], reference, None, EvaluationSettings())
     with pytest.raises(EvaluationError, match="mAP is undefined"):
         tune(replayed, reference.card, None, TuneSettings(1.0))

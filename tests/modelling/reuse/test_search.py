@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from modelling.reuse.replay import Replay
+from modelling.reuse.replay import Replay, ReplayedFrame, simulate
 from modelling.reuse.scoring import ClassificationScorer
 from modelling.reuse.search import Outcomes, Tuner, best, pareto_front
-from modelling.reuse.simulation import ReplayedFrame, simulate
 from shared.reuse.gate import SIDE, GateSettings
 from shared.reuse.tuning import CascadeThresholds
 from shared.task import Confidence

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modelling.reuse.simulation import Presented, ReplayedFrame, simulate
+from modelling.reuse.replay import Presented, ReplayedFrame, simulate
 from shared.reuse.gate import SIDE, GateSettings
 from shared.reuse.tuning import CascadeThresholds
 from shared.task import Confidence

@@ -8,31 +8,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelling.evaluation.confusion import Confusion
+from modelling.evaluation.metrics import Confusion
 from modelling.recipes import recipe
 from modelling.training.crops import CropLoader, augmented
 from modelling.training.dataset import (
     HELD_OUT_WEATHER,
     SIZES,
     TRAINING_WEATHERS,
+    FrameStore,
     render_frames,
     training_views,
     unseen_views,
     validation_views,
 )
 from modelling.training.dispatch import unfolded_weights
-from modelling.training.frame_store import FrameStore
 from modelling.training.segmentation import (
-    SegmentationFrames,
     SegmentationSettings,
     TrainingError,
     TrainingStage,
     default_settings,
+    scores_by_weather,
     train,
     train_on,
 )
 from modelling.training.trainer import LearningRateSchedule, TrainingProgress
-from modelling.training.weather_scores import scores_by_weather
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared.inference.model import open_local
 from shared.models.manifest import Placement
@@ -146,7 +145,7 @@ def test_a_short_training_reduces_the_loss_and_writes_its_results(store: FrameSt
         seed=2, steps=24, crop_height=32, crop_width=48, steps_between_validations=12, stages=stages
     )
     progress: list[TrainingProgress] = []
-    weights = train_on(recipe("road-small"), SegmentationFrames(store, store), tmp_path, settings, progress.append)
+    weights = train_on(recipe("road-small"), tmp_path, settings, progress.append, training=store, validation=store)
     losses = [each.loss for each in progress]
     assert len(losses) == 24
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.2
@@ -169,7 +168,7 @@ def test_a_small_network_starts_from_the_donors_weights(store: FrameStore, tmp_p
     settings = replace(default_settings(tiny), steps=2, peak_rate=0.0, crop_height=32, crop_width=48)
     assert settings.donor == "road-small"
     donor = unfolded_weights("road-small", default_root())
-    weights = train_on(tiny, SegmentationFrames(store, store), tmp_path, settings, lambda _: None, donor=donor)
+    weights = train_on(tiny, tmp_path, settings, lambda _: None, training=store, validation=store, donor=donor)
     assert sum(name in donor and np.array_equal(values, donor[name]) for name, values in weights.items()) > 150
     for name in ("stem.conv.kernel", "block8.narrow.conv.kernel", "head.refine8.conv.kernel"):
         np.testing.assert_array_equal(weights[name], donor[name])

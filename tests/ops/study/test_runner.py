@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from analysis.study.cell import StudyCell, WorkerSetup
 from analysis.study.measurement import RunResult
 from analysis.study.study_folder import StudyError, StudyFolder, initial_manifest
-from analysis.study.study_plan import StudyPlan, cells, ordered_groups
+from analysis.study.study_plan import StudyCell, StudyPlan, WorkerSetup, cells, ordered_groups
 from analysis.study.tables import RUN_COLUMNS, write_frames, write_runs
 from ops.study.runner import StudyRunner, missing_devices
 from ops.study.session import Session

@@ -4,8 +4,8 @@ from shutil import copytree
 
 import pytest
 
-from analysis.study.cell import WorkerSetup
-from modelling.quantization.quantize_cli import quantize
+from analysis.study.study_plan import WorkerSetup
+from modelling.conversion.convert_cli import quantize
 from ops.study.variants import ModelMissingError, ModelVariant, ModelVariants
 from shared.errors import SkylaneError
 from shared.models.repository import MODELS_VARIABLE, Repository

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from modelling.evaluation.true_boxes import TimestampMatcher, images_with_boxes
+from modelling.evaluation.bag_images import TimestampMatcher, images_with_boxes
 from rosbag_tools.cli import bag as bag_command
 from rosbag_tools.editing import rewrite
 from rosbag_tools.extraction import extract

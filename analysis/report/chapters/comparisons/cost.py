@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.offloading.cost import CostError, FootageCost, footage_cost
+from analysis.offloading import CostError, FootageCost, footage_cost
 from analysis.report.content import Chapter, ChapterPart, Paragraph, ReportTable
 from analysis.report.output.number_format import number
 

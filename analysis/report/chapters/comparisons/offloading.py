@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.logs.run_log import RunLog, load_run
-from analysis.offloading.break_even import Alternative, OffloadingError, Verdict, worth
+from analysis.offloading import Alternative, OffloadingError, Verdict, worth
 from analysis.report.chapters.run.distribution import SEED
 from analysis.report.chapters.traces import axis, line
 from analysis.report.content import Caution, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Trace
-from analysis.report.data.study_log import ReportedCell, StudyLog
+from analysis.report.data.report_input import ReportedCell, StudyLog
 from analysis.report.output.number_format import milliseconds, number
 from analysis.report.stage_styles import series_style
 from shared.runlog.latency_log import LogError

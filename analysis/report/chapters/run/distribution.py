@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.logs.run_log import ORIGINS
 from analysis.report.chapters.run.outcomes import unanswered_note
-from analysis.report.chapters.traces import axis, line, not_measured, vertical_lines
+from analysis.report.chapters.traces import axis, bars, line, not_measured, vertical_lines
 from analysis.report.content import CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, Toggle, Trace
 from analysis.report.data.answered_frames import answered_frames, column_values, parts_in, timed_results
 from analysis.report.output.number_format import milliseconds
@@ -61,14 +61,7 @@ def _histogram(totals: Floats, frames: pd.DataFrame) -> Chart:
         if has_percentile(percent, len(totals))
     }
     highest = int(counts.argmax())
-    trace = {
-        "type": "bar",
-        "x": (edges[:-1] + edges[1:]) / 2,
-        "y": counts,
-        "width": np.diff(edges),
-        "hovertemplate": "%{y:,} frames around %{x:.2f} ms<extra></extra>",
-        "marker": {"color": "#8fb4c4", "line": {"color": "#ffffff", "width": 0.5}},
-    }
+    trace = bars(counts, edges, "#8fb4c4", "%{y:,} frames around %{x:.2f} ms")
     layout = {
         "bargap": 0,
         "xaxis": axis("total, ms (frame due to result decoded)"),

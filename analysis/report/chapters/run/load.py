@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.logs.run_log import RunLog, frames_with_result, result_times_ns
-from analysis.offloading.cost import throughput_hz
+from analysis.offloading import throughput_hz
 from analysis.report.chapters.run.outcomes import outcome_counts, unanswered_note
 from analysis.report.chapters.traces import STACKED_LAYOUT, axis, axis_from_zero, line, not_measured, points, stage_bar
 from analysis.report.content import Chapter, Chart, Trace, join_words

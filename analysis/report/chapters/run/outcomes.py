@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.logs.run_log import RunLog, frames_not_sent
-from analysis.offloading.cost import throughput_hz
+from analysis.offloading import throughput_hz
 from analysis.report.chapters.traces import axis
 from analysis.report.content import Chapter, Chart, ReportTable, TableRow
 from analysis.report.output.number_format import share

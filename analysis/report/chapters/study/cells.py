@@ -13,11 +13,11 @@ from analysis.report.chapters.run.distribution import SEED
 from analysis.report.chapters.run.provenance import manifest_rows, plain_text
 from analysis.report.chapters.traces import axis_from_zero, not_measured, points
 from analysis.report.content import Caution, CellValue, Chapter, ChapterPart, Chart, Paragraph, ReportTable, TableRow
-from analysis.report.data.study_log import DEFAULT_VALUE, StudyLog
+from analysis.report.data.report_input import DEFAULT_VALUE, StudyLog
 from analysis.report.output.number_format import milliseconds, number
 from analysis.report.stage_styles import SERIES, TOTAL_COLOUR
 from analysis.statistics.description import describe
-from analysis.study.validity import INVALID_MEANING
+from analysis.study.measurement import INVALID_MEANING
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from analysis.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow
-from analysis.report.data.study_log import DEFAULT_VALUE, ReportedCell, StudyLog
+from analysis.report.data.report_input import DEFAULT_VALUE, ReportedCell, StudyLog
 
 _SPREAD_NOTE = "±: standard deviation of the runs' means, – for a single run."
 

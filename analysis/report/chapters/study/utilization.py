@@ -9,9 +9,9 @@ import pandas as pd
 
 from analysis.report.chapters.comparisons.runs import describe_tests
 from analysis.report.content import Chapter, ChapterPart, Paragraph, ReportTable, TableRow
-from analysis.report.data.study_log import ReportedCell, StudyLog
+from analysis.report.data.report_input import ReportedCell, StudyLog
 from analysis.report.output.number_format import probability
-from analysis.statistics.run_test import RunTest, compare_runs
+from analysis.statistics.comparison import RunTest, compare_runs
 
 _RESOURCES = {  # Columns of the table of runs, with their headings.
     "worker_cpu_percent": "worker CPU %",

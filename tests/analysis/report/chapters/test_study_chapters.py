@@ -10,13 +10,12 @@ import pytest
 from analysis.logs.run_log import load_run
 from analysis.report.chapters.comparisons import offloading
 from analysis.report.chapters.comparisons.cost import Tariff
-from analysis.report.chapters.study import accuracy, bursts, overhead, streaming, utilization
+from analysis.report.chapters.study import accuracy, bursts, overhead, utilization
 from analysis.report.chapters.study import cells as study_chapters
 from analysis.report.content import Chapter, Paragraph, ReportContent, ReportTable
-from analysis.report.data.report_input import ReportInput
-from analysis.report.data.study_log import StudyLog, load_study
+from analysis.report.data.report_input import ReportInput, StudyLog, load_study
 from analysis.report.document import report_of
-from analysis.report.json_data import report_json
+from analysis.report.results import report_json
 from shared.runlog.latency_log import ADDED_COLUMNS, Outcome
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
@@ -265,7 +264,7 @@ def test_accuracy_is_shown_against_bytes_and_latency_of_studies_that_measured_it
 def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp_path: Path) -> None:
     """The chart has one mark per cell, the table intervals over the runs; other studies have no such chapter."""
     folder = _study(tmp_path, {"a": {"present": "none"}, "b": {"present": "warp"}}, {})
-    assert streaming.chapter(load_study(folder)) is None
+    assert accuracy.streaming_chapter(load_study(folder)) is None
     measured = {
         "mean_iou": 0.74,
         "streaming_mean_iou": [0.42, 0.43, 0.44, 0.6, np.nan, np.nan],
@@ -276,7 +275,7 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
         "ticks_without_output": [1, 2, 3, 0, 0, 0],
     }
     pd.read_csv(folder / "runs.csv").assign(**measured).to_csv(folder / "runs.csv", index=False)
-    first, second = _rows(folder, streaming.chapter)
+    first, second = _rows(folder, accuracy.streaming_chapter)
     assert (first["cell"], first["runs"], first["ticks"], first["without output %"]) == ("no presenter", 3, 150, 4.0)
     assert first["mean IoU"].value == pytest.approx(0.43)
     assert first["mean IoU"].low < 0.42

@@ -13,14 +13,13 @@ from rich.console import Console
 
 from analysis.logs.audit import audit
 from analysis.logs.run_log import load_run
-from analysis.offloading.cost import throughput_hz
+from analysis.offloading import throughput_hz
 from analysis.report.content import Caution, Chapter, Chart, ReportTable
 from analysis.report.data.report_input import load_report_input
 from analysis.report.data.unsent_frames import reuse_ages, savings
 from analysis.report.document import report_of
-from analysis.report.json_data import report_json
 from analysis.report.output.page import render
-from analysis.report.terminal import terminal_tables
+from analysis.report.results import report_json, terminal_tables
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 OLD_RUN = Path(__file__).parents[3] / "data" / "run_schema_3"

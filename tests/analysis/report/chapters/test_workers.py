@@ -10,7 +10,7 @@ from analysis.logs.run_log import load_run
 from analysis.report.content import Chapter, Chart, ReportTable
 from analysis.report.data.report_input import load_report_input
 from analysis.report.document import report_of
-from analysis.report.json_data import report_json
+from analysis.report.results import report_json
 from analysis.report.stage_styles import SERIES
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 

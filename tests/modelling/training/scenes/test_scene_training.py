@@ -9,10 +9,9 @@ import pytest
 
 from modelling.building import shipped_weights
 from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE, recipe
-from modelling.training.dataset import HELD_OUT_WEATHER, validation_views
+from modelling.training.dataset import HEIGHT, HELD_OUT_WEATHER, WIDTH, SceneStore, validation_views
 from modelling.training.dispatch import train
-from modelling.training.scenes.presence_batches import PresenceLoader, WeatherLoader, answer
-from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore
+from modelling.training.scenes.scene_batches import PresenceLoader, WeatherLoader, answer
 from modelling.training.scenes.scene_tasks import TASKS, SceneTask
 from modelling.training.scenes.scene_training import train_network
 from modelling.training.segmentation import TrainingError
@@ -87,7 +86,7 @@ def test_the_classifiers_are_trained_on_all_weathers(scenes: SceneStore) -> None
     """Only the detector's training omits one weather, to measure its accuracy in unknown light."""
     held_out = {names: task.held_out_weather for names, task in TASKS.items()}
     assert held_out == {WEATHERS: None, tuple(OBJECTS): HELD_OUT_WEATHER, PRESENCE: None}
-    with WeatherLoader(scenes, batch=40, seed=1) as batches:
+    with WeatherLoader(scenes, batch=40, height=152, width=242, seed=1) as batches:
         images, weathers = next(batches)
     assert images.shape == (40, HEIGHT // 2, WIDTH // 2, 3)
     assert set(weathers.tolist()) == {0, 1, 2, 3, 4}

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.report.data.burst import BurstLatency, median_burst, speed_up, split_burst
+from analysis.report.chapters.study.bursts import BurstLatency, median_burst, speed_up, split_burst
 from shared.runlog.latency_log import Outcome
 from shared.runlog.latency_table import PARTS
 

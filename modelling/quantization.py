@@ -1,9 +1,12 @@
-"""Post-training quantisation: writes a model with fewer bits for OpenVINO and measures the loss of accuracy."""
+"""Post-training quantisation: writes a model with fewer bits for OpenVINO and measures the loss of accuracy.
+
+Some frames are for calibration, others for the measurement.
+"""
 
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,21 +14,93 @@ from shutil import rmtree
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cloud.models.loader import ModelLoader
-from modelling.conversion.derived_manifest import derived_manifest, end_to_end_sections, megabytes, write_manifest
-from modelling.evaluation.confusion import Confusion
+from modelling.conversion.derived_model import derived_manifest, end_to_end_sections, megabytes, write_manifest
+from modelling.evaluation.bag_images import prepared_images
+from modelling.evaluation.metrics import Confusion
 from modelling.evaluation.segmentation import UNSEEN
-from modelling.quantization.calibration_frames import CalibrationFrames, HoldoutFrame
+from modelling.training.dataset import (
+    HELD_OUT_WEATHER,
+    TRAINING_WEATHERS,
+    TrainingView,
+    generator,
+    rendered_view,
+    training_views,
+    validation_views,
+)
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.files import tree_sha256
-from shared.imaging.geometry import to_source
+from shared.imaging.frames import Layout
+from shared.imaging.geometry import Geometry, Resize, plan, to_source
 from shared.inference.engine import Outputs
 from shared.inference.model import Model, agreement
+from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from shared.task import task_named
+
+_VIEWS_PER_DRIVE = 2
+
+Image = npt.NDArray[np.uint8]  # H×W×3 in the model's size and channel order.
+
+
+class CalibrationError(SkylaneError):
+    """A bag has too few frames to quantise a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutFrame:
+    """A frame that is not used for calibration."""
+
+    image: Image
+    truth: npt.NDArray[np.uint8] | None = None  # The true class ids in the camera's size, if known.
+    geometry: Geometry | None = None  # The mapping from the camera's size to the image's, if there is a truth.
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationFrames:
+    """The images to calibrate with, and the frames to compare the models on."""
+
+    calibration: Sequence[Image]
+    holdout: Sequence[HoldoutFrame]
+
+
+def synthetic_frames(card: ModelCard, count: int, holdout: int) -> CalibrationFrames:
+    """Renders `count` frames of training drives and `holdout` frames of drives that no model was trained on."""
+    weathers = (*TRAINING_WEATHERS, HELD_OUT_WEATHER)
+    return CalibrationFrames(
+        [each.image for each in _rendered(card, training_views(count, _VIEWS_PER_DRIVE))],
+        list(_rendered(card, validation_views(holdout, weathers, _VIEWS_PER_DRIVE))),
+    )
+
+
+def bag_frames(card: ModelCard, bag: Path, count: int, holdout: int) -> CalibrationFrames:
+    """Reads the first `count` frames of a bag, and at most `holdout` frames after them.
+
+    Raises:
+        CalibrationError: the bag has no frame after the first `count`.
+        SkylaneError: the bag cannot be read.
+    """
+    images = prepared_images(bag, card, count + holdout)
+    if len(images) <= count:
+        raise CalibrationError(
+            f"{bag} holds {len(images)} readable frames: more than --frames {count} are needed, "
+            "because the loss is measured on other frames"
+        )
+    return CalibrationFrames(images[:count], [HoldoutFrame(image) for image in images[count:]])
+
+
+def _rendered(card: ModelCard, views: Sequence[TrainingView]) -> Iterator[HoldoutFrame]:
+    for view in views:
+        scene, rgb = rendered_view(view, card.height, card.width, generator(view))
+        rows, columns = scene.class_ids.shape
+        geometry = plan(Resize.CROP, rows, columns, card.height, card.width)
+        image = rgb if card.layout is Layout.RGB8 else np.ascontiguousarray(rgb[..., ::-1])
+        yield HoldoutFrame(image, scene.class_ids, geometry)
+
 
 try:
     from cloud.engines.openvino.graph import IMAGES, IR_NAME, model_batch_size, optimised, read_end_to_end

@@ -10,14 +10,15 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from modelling.quantization.calibration_frames import (
+from modelling.quantization import (
     CalibrationError,
     CalibrationFrames,
     HoldoutFrame,
+    QuantisationError,
     bag_frames,
+    quantise,
     synthetic_frames,
 )
-from modelling.quantization.quantization import QuantisationError, quantise
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import MissingExtraError
 from shared.files import tree_sha256
@@ -36,8 +37,8 @@ def refuse(*arguments):
 
 socket.socket.connect = refuse
 socket.getaddrinfo = refuse
-from tests.modelling.quantization.test_quantization import repository_in, random_frames
-from modelling.quantization.quantization import quantise
+from tests.modelling.test_quantization import repository_in, random_frames
+from modelling.quantization import quantise
 from shared.models.manifest import Precision
 quantise(repository_in(Path(sys.argv[1])), "tiny", Precision.INT8, random_frames(), new_name="tiny-int8")
 """
@@ -155,7 +156,7 @@ def test_without_openvino_the_extras_are_named(monkeypatch: pytest.MonkeyPatch) 
     """The demo's installation lacks OpenVINO, and `skylane model quantize` and `skylane bench engines` import it late."""
     for name in [each for each in sys.modules if each.startswith("cloud.engines.openvino.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "modelling.quantization.quantization")
+    monkeypatch.delitem(sys.modules, "modelling.quantization")
     monkeypatch.setitem(sys.modules, "openvino", None)
     with pytest.raises(MissingExtraError, match=r"needs openvino, .*skylane\[convert,openvino\]"):
-        import_module("modelling.quantization.quantization")
+        import_module("modelling.quantization")

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modelling.architectures import detector
-from modelling.evaluation.true_boxes import split_boxes
+from modelling.architectures import networks
+from modelling.evaluation.bag_images import split_boxes
 from modelling.frameworks import tf
-from modelling.training.scenes.object_batches import DetectionTarget, ObjectLoader, detection_target
-from modelling.training.scenes.scene_store import HEIGHT, WIDTH, SceneStore, box_rows
+from modelling.training.dataset import HEIGHT, WIDTH, SceneStore, box_rows
+from modelling.training.scenes.scene_batches import DetectionTarget, ObjectLoader, detection_target
 from modelling.training.scenes.scene_tasks import generalised_iou, object_loss
 from rosbag_tools.drive.scene import Box
 
@@ -75,7 +75,7 @@ def test_shapes_are_decoded_to_boxes_as_documented() -> None:
     """The built-in graph and the loss both use this function."""
     shapes = np.zeros((1, 2, 3, 4), np.float32)
     shapes[0, 1, 2] = (0.5, -0.25, np.log(4), np.log(2))  # 4 px right, 2 px up, 32 wide, 16 high.
-    boxes = detector.decode_boxes(tf.constant(shapes), 2, 3).numpy()
+    boxes = networks.decode_boxes(tf.constant(shapes), 2, 3).numpy()
     np.testing.assert_allclose(boxes[0, 1, 2], (10 + 4 - 16, 6 - 2 - 8, 10 + 4 + 16, 6 - 2 + 8), atol=1e-4)
     np.testing.assert_allclose(boxes[0, 0, 0], (-2, -2, 6, 6), atol=1e-5)
 
@@ -84,7 +84,7 @@ def test_the_loss_is_zero_for_the_target_and_positive_for_other_outputs() -> Non
     """Wrong classes and wrong boxes each increase the loss."""
     target = DetectionTarget(*(values[np.newaxis] for values in detection_target(TRAINED, NONE, 96, 128)))
     logits = np.where(target.heat == 1, 12.0, -12.0).astype(np.float32)
-    centres = (np.stack(np.meshgrid(np.arange(32), np.arange(24)), axis=-1) + 0.5) * detector.STRIDE
+    centres = (np.stack(np.meshgrid(np.arange(32), np.arange(24)), axis=-1) + 0.5) * networks.STRIDE
     sizes = np.maximum(target.boxes[..., 2:] - target.boxes[..., :2], 1)
     offsets = (target.boxes[..., :2] + target.boxes[..., 2:]) / 2 - centres
     shapes = np.concatenate([offsets / 8, np.log(sizes / 8)], axis=-1).astype(np.float32)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from modelling.evaluation.average_precision import BoxMatcher, average_precision
+from modelling.evaluation.metrics import BoxMatcher, average_precision
 from shared.messages.results import Detections
 
 OBJECTS = np.array([[0, 0, 20, 20], [40, 0, 60, 20]], np.float32)

@@ -1,4 +1,4 @@
-"""Compares a remote run with a local run of the same frames, and computes the link at which offloading starts to pay."""
+"""Is offloading worth it: a remote run against a local one, the link at which it starts to pay, and the price of footage."""
 
 import math
 from collections.abc import Sequence
@@ -7,13 +7,89 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
 
-from analysis.logs.run_log import RunLog
-from analysis.offloading.link_model import Curve, EstimatedLink, LinkModel
+from analysis.logs.run_log import RunLog, frames_with_result, result_times_ns
 from analysis.statistics.bootstrap import Floats
 from analysis.statistics.description import IntervalEstimate, describe
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import WITH_RESULT, Outcome
+
+BANDWIDTHS_MBPS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+DELAYS_MS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+_BITS_PER_MS = 1000.0  # One Mbit/s.
+
+
+@dataclass(frozen=True, slots=True)
+class LinkModel:
+    """Frames sent over a link whose bandwidth and delay are the same in both directions.
+
+        total = processing + 2 · delay + 8 · (bytes_up + bytes_down) / bandwidth
+
+    The model assumes that frames do not queue for the link (one frame in flight, or a bit rate below the bandwidth), that
+    nothing is retransmitted, and that bandwidth and delay change nothing else. On narrower links, real latency is higher.
+    """
+
+    processing_ms: Floats  # Vehicle, cloud and broker, by frame.
+    bits: Floats  # Request and reply, by frame.
+
+    def p50_ms(self, bandwidth_mbps: float | None, delay_ms: float) -> float:
+        """The median latency over the frames; a bandwidth of None is unlimited."""
+        per_bit = 0.0 if bandwidth_mbps is None else 1 / (bandwidth_mbps * _BITS_PER_MS)
+        return float(np.median(self.processing_ms + self.bits * per_bit)) + 2 * delay_ms
+
+    def bandwidth_for(self, p50_ms: float, delay_ms: float) -> float | None:
+        """The bandwidth in Mbit/s with which the median is `p50_ms`; None: it is higher with any bandwidth."""
+        available_ms = p50_ms - 2 * delay_ms
+        if float(np.median(self.processing_ms)) >= available_ms:
+            return None
+        # Upper limit of the search: at this time per bit, every frame takes longer than `p50_ms`.
+        most = 2 * (available_ms - float(self.processing_ms.min())) / float(self.bits.min())
+        per_bit = brentq(
+            lambda each: float(np.median(self.processing_ms + self.bits * each)) - available_ms, 0, most, xtol=1e-15
+        )
+        return 1 / (float(per_bit) * _BITS_PER_MS)
+
+    def delay_for(self, p50_ms: float, bandwidth_mbps: float | None) -> float | None:
+        """The one-way delay in ms with which the median is `p50_ms`; None: it is higher without any delay."""
+        available_ms = p50_ms - self.p50_ms(bandwidth_mbps, 0)
+        return available_ms / 2 if available_ms >= 0 else None
+
+    def curve(self) -> "Curve":
+        """The medians over common links, for a chart."""
+        medians = tuple(tuple(self.p50_ms(width, delay) for width in BANDWIDTHS_MBPS) for delay in DELAYS_MS)
+        return Curve(BANDWIDTHS_MBPS, DELAYS_MS, medians)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Predicted medians: `p50_ms[delay][bandwidth]`."""
+
+    bandwidths_mbps: tuple[float, ...]
+    delays_ms: tuple[float, ...]
+    p50_ms: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedLink:
+    """The link of a remote run, estimated from its frames."""
+
+    delay_ms: float  # One way.
+    bandwidth_mbps: float | None  # None: no limit was detectable.
+
+    @classmethod
+    def measured(cls, crossings_ms: Floats, bits: Floats, broker_ms: float, probe_ms: float) -> "EstimatedLink":
+        """Estimates delay and bandwidth.
+
+        The delay is `probe_ms`, half the fastest round trip of a small message without the broker's share, unless a frame
+        crossed faster; if it is nan, the delay is 0. The rest of the median crossing is transfer time.
+        """
+        fastest_ms = max(0.0, (float(crossings_ms.min()) - broker_ms) / 2)
+        delay_ms = min(max(0.0, probe_ms), fastest_ms) if math.isfinite(probe_ms) else 0.0
+        transfer_ms = float(np.median(crossings_ms)) - broker_ms - 2 * delay_ms
+        bandwidth = float(np.median(bits)) / transfer_ms / _BITS_PER_MS if transfer_ms > 0 else None
+        return cls(delay_ms, bandwidth)
+
 
 _FRAME = ("camera", "frame_index", "nth")
 _CROSSED = ("total_ms", "crossing_ms")
@@ -66,7 +142,7 @@ def worth(local: RunLog, remote: RunLog, *, seed: int = 0) -> Verdict:
     """Compares a remote run with a local one, frame by frame; frames are matched by camera and place in the source.
 
     The local run's worker and broker ran on the vehicle. Its median crossing is therefore the time of a broker without a
-    link, and over any other link the remote frames are expected to take (see `analysis.offloading.link_model`)
+    link, and over any other link the remote frames are expected to take (see `analysis.offloading`)
 
         total = (total - crossing) + broker + 2 · delay + 8 · (bytes_up + bytes_down) / bandwidth
 
@@ -250,3 +326,61 @@ def _rate(mbps: float) -> str:
 
 def _unanswered_text(local: float, remote: float) -> str:
     return f"Unanswered: {local * 100:.1f} % of the frames locally, {remote * 100:.1f} % offloaded."
+
+
+_HOUR_S = 3600
+
+
+class CostError(SkylaneError):
+    """A price cannot be computed from these values."""
+
+
+@dataclass(frozen=True, slots=True)
+class FootageCost:
+    """The price of some footage, and the values from which it was computed."""
+
+    frames: int
+    hours: float  # Processing time of the machine, not the duration of the footage.
+    price: float  # Unrounded, in `currency`.
+    currency: str
+    price_per_hour: float
+    footage_hz: float
+    throughput_hz: float
+
+
+def footage_cost(
+    throughput_hz: float,
+    price_per_hour: float,
+    *,
+    currency: str = "EUR",
+    footage_hz: float = 24.0,
+    footage_hours: float = 24.0,
+) -> FootageCost:
+    """Computes the price of footage: a machine is rented for frames / throughput, by the second.
+
+    The serving-software comparison of 2022 priced 24 h of 24 fps in this way. `throughput_hz`: results per second; a run
+    with fewer frames than the worker can process overestimates the price.
+
+    Raises:
+        CostError: a rate or a duration is not above 0, or the price is negative.
+    """
+    rates = {"throughput_hz": throughput_hz, "footage_hz": footage_hz, "footage_hours": footage_hours}
+    for name, value in rates.items():
+        if not (math.isfinite(value) and value > 0):
+            raise CostError(f"{name} is {value:g}: give a value above 0")
+    if not (math.isfinite(price_per_hour) and price_per_hour >= 0):
+        raise CostError(f"price_per_hour is {price_per_hour:g}: give the price of the machine per hour, 0 or above")
+    frames = round(footage_hz * footage_hours * _HOUR_S)
+    hours = frames / throughput_hz / _HOUR_S
+    return FootageCost(frames, hours, hours * price_per_hour, currency, price_per_hour, footage_hz, throughput_hz)
+
+
+def throughput_hz(run: RunLog) -> float:
+    """Results per second of all vehicles, cameras and origins, from the first frame due to the last result.
+
+    nan if no frame got a result. An open-loop run cannot exceed its frame rate: to measure a worker's capacity, play in a
+    closed loop or at a higher rate.
+    """
+    results = frames_with_result(run.frames)
+    duration_ns = result_times_ns(results).max() - results["t_due_ns"].min()
+    return len(results) / float(duration_ns) * 1e9 if pd.notna(duration_ns) and duration_ns > 0 else math.nan

@@ -1,1 +1,0 @@
-"""Writes networks with their weights as frozen graphs, SavedModels and Keras files."""

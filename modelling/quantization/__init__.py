@@ -1,4 +1,0 @@
-"""Post-training quantisation of a model for OpenVINO.
-
-Start with `quantization`.
-"""
