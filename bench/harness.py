@@ -1,4 +1,4 @@
-"""The frame of a benchmark: a plan whose fields are options of its command, rounds that alternate, tables and JSON output.
+"""The common parts of benchmarks: a plan whose fields are options of its command, rounds that alternate, tables and JSON output.
 
 A benchmark is a module with a plan (a dataclass), a function `measure` and its tables; `bench_command` makes its command.
 `compare` runs named candidates in alternating rounds of one run, so that drift of the machine affects all of them alike.
@@ -286,7 +286,7 @@ def compare(
 
 
 def alternating(candidates: Sequence[K], rounds: int) -> Iterator[tuple[int, K]]:
-    """Yields the number of the round and a candidate; in two rounds, each candidate runs before and after its neighbour."""
+    """Yields the number of the round and a candidate, in an order that changes each round; see `turns`."""
     for number in range(rounds):
         for candidate in turns(candidates, number):
             yield number, candidate

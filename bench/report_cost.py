@@ -75,7 +75,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
             for name, title in _TITLES.items()
         ],
     )
-    for name, limit in (targets or {}).items():
+    for name, limit in (targets or {}).items():  # One verdict on the worst round; none if the rounds spread too much.
         yield f"target of {_TITLES[name]} {harness.rounds_text(result['worst'][name] <= limit, limit, values[name])}"
 
 

@@ -1,7 +1,7 @@
 """Retries: which unanswered frames are sent a second time, when, and to which worker.
 
 A broker does not redeliver the frames that a dead worker held. A frame that was sent to a worker whose process has ended
-is retried at once.
+is retried at once, or, if it ended in order, after a quarter of a second, in which its last replies arrive.
 
 A shared subscription does not reveal which worker holds a frame. In all other cases, the policy therefore compares how long
 a frame has been unanswered with recent reply times:
@@ -10,15 +10,15 @@ a frame has been unanswered with recent reply times:
   probes while other workers still echo them; or the connection broke. Frames sent before that are retried once they are
   unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long
   as the deadline permits.
-- The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried after 3 × the
-  time that the worker leads to expect and 250 ms, or earlier if a deadline demands it.
+- The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried after the larger of
+  250 ms and 3 × the time that the worker leads to expect, or earlier if a deadline demands it.
 - No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
-  longer than 3 × the 95th percentile of reply times and 250 ms, and either frames sent later were answered, or no frame
+  longer than 250 ms and 3 × the 95th percentile of reply times, and either frames sent later were answered, or no frame
   was answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
   needless retry doubles the required silence, up to 16 times.
 
-A frame is sent at most twice, and only if a reply can still be in time. Retries without a known failure use at most half
-of the window.
+A frame is sent at most twice, and only if a reply can still be in time. While half of the window has been sent again, no
+frame is retried without a known failure. The dispatcher chooses the worker, otherwise it is the one with the last sign of life.
 """
 
 import threading
@@ -55,7 +55,7 @@ class RetryPolicy:
     """Plans the retries of frames in flight. Has no connection and no thread."""
 
     def __init__(self, stats: WorkerStats, *, window: int, after_ms: float | None = None) -> None:
-        """`after_ms`: silence that triggers a retry; None: derived from recent reply times."""
+        """`after_ms`: silence that triggers a retry, whatever is known of other frames; None: derived from recent reply times."""
         self._stats = stats
         self._max_unexplained = max(1, window // 2)
         self._after_ns = None if after_ms is None else round(after_ms * 1e6)

@@ -41,7 +41,7 @@ class BagFormat(StrEnum):
 
 BY_FILE = "zstd-file"
 _ROS2_MODES = {"none": CompressionMode.NONE, "zstd-message": CompressionMode.MESSAGE, BY_FILE: CompressionMode.FILE}
-# "zstd" stands for the best Zstandard compression of each format.
+# "zstd" stands for the best Zstandard compression of a ROS 2 format.
 _COMPRESSIONS: dict[BagFormat, dict[str, Any]] = {
     BagFormat.ROS1: {"none": None, "bz2": Ros1Writer.CompressionFormat.BZ2, "lz4": Ros1Writer.CompressionFormat.LZ4},
     BagFormat.SQLITE3: {"zstd": CompressionMode.MESSAGE, **_ROS2_MODES},
@@ -90,7 +90,7 @@ def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MC
 
 
 def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Writer | Ros2Writer:
-    """Returns a writer of rosbags that is not open yet.
+    """Returns a writer of the library rosbags that is not open yet; `BagWriter` gives it a folder for a single .mcap.
 
     Raises:
         UnknownNameError: the format has no such compression.
@@ -116,7 +116,7 @@ def new_writer(path: Path, bag_format: BagFormat, compression: str) -> Ros1Write
 
 
 def add_connection(writer: Ros1Writer | Ros2Writer, channel: TopicChannel, types: Typestore) -> Connection:
-    """Adds a channel to an open writer of rosbags, with its latching in the form of ROS 1 or ROS 2."""
+    """Adds a channel to an open writer of the library rosbags, with its latching in the form of ROS 1 or ROS 2."""
     if isinstance(writer, Ros1Writer):
         return writer.add_connection(
             channel.topic, channel.message_type, typestore=types, latching=1 if channel.is_latched else None

@@ -14,9 +14,8 @@ from shared.registry import Entry, PluginTable, load
 
 Floats = npt.NDArray[np.float32]
 
-CONFIDENCE_HEAD = (
-    "confidence"  # A segmentation's optional output: h×w×C scores before softmax, maybe coarser than the mask.
-)
+# An output beside the mask, added by `Manifest.with_confidence_head`: h×w×C scores before softmax, maybe coarser than the mask.
+CONFIDENCE_HEAD = "confidence"
 
 _SMALLEST = 1e-12  # Keeps the logarithm of a probability finite.
 
@@ -35,7 +34,7 @@ class ConfidenceError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """The confidence in the answer to one frame: calibrated scores, one for each part that must be certain."""
+    """The confidence in the answer to one frame: calibrated scores, such as one for each object, or the share of certain pixels."""
 
     scores: Floats  # 0..1; empty if nothing was found that could be uncertain.
     two_sided: bool  # Whether a low score is certain too: the probability of "yes", rather than of the answer.
@@ -89,7 +88,7 @@ DEFAULT_TASK = next(iter(TASKS))  # The task of a manifest without this key.
 class Task(Protocol):
     """The properties of a task, and the operations on its results; thread-safe."""
 
-    result_name: str  # Shown in messages to users.
+    result_name: str  # Such as mask: in messages to users, and in names of folders.
     codecs: Collection[str]  # Codecs of an encoded result; all are lossless.
     has_shape: bool  # Whether a reply has the H×W of the result.
     sinks: tuple[str, ...]  # Names of the sinks of a run that configures none.
@@ -123,7 +122,7 @@ class Task(Protocol):
         """Returns the share of equal labels in the outputs of two engines for the same N images, 0 to 1."""
 
     def confidence(self, outputs: Mapping[str, Any], manifest: Any, temperature: float) -> Confidence:
-        """Returns the confidence in the answer to one frame; raises a SkylaneError if the outputs do not contain it."""
+        """Returns the confidence in the answer to one frame; raises a ConfidenceError if the outputs do not contain it."""
 
 
 @cache

@@ -30,7 +30,7 @@ class Run:
     Attributes:
         log: What was read, with the problems of its files.
         folder: The run's folder.
-        frames: The latency table, one row per frame that was read. Columns that end in `_ms` are durations, float64 with NaN;
+        frames: The latency log, one row per frame that was read. Columns that end in `_ms` are durations, float64 with NaN;
             those that end in `_ns` are times or durations, Int64 with <NA>; times are since 1970, of the vehicle's clock.
         manifest: What `manifest.json` says: model, settings, source, machines. Empty if it cannot be read.
         masks: The masks that the workers returned, by the frame's `sequence`.

@@ -126,9 +126,9 @@ class FleetVehicle:
         self._manifest: dict[str, Any] = {}
 
     def prepare(self, image: EncodedImage, manifest: Mapping[str, Any]) -> None:
-        """Opens the log; `manifest` is that of another vehicle of the fleet.
+        """Opens the log; `manifest` is that of the fleet's first vehicle.
 
-        Logs are opened after all connections, as the network threads cannot wait for file descriptors from 1024 on.
+        Logs are opened after all connections, as `select`, by which the network threads wait, takes no file descriptor from 1024 on.
         """
         config, shared = self._config, self._shared
         self._image = image

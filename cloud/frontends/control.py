@@ -33,7 +33,7 @@ Respond = Callable[[ControlReply], None]  # Sends the reply to the sender of the
 
 
 class Control:
-    """Serves control requests with two threads: one replies to queries, one loads and unloads models."""
+    """Serves control requests with two threads: one replies to queries over the broker, one loads and unloads models."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Control:
         bus.subscribe(topics.CONTROL.filter(worker=self._worker), topics.CONTROL.qos, self._received)
 
     def ask(self, request: ControlRequest) -> Future[ControlReply]:
-        """Submits a request whose operator is authenticated; the reply has an `error` if it is refused. Thread-safe."""
+        """Submits a request that the gateway permits; the reply has an `error` if it is refused. Thread-safe."""
         future: Future[ControlReply] = Future()
         self._handle(request, future.set_result)
         return future

@@ -107,13 +107,13 @@ class ActiveCall:
         Raises:
             ApiError: the limit is reached, and no call may be evicted.
         """
-        self.wait_for_caller(max_wait_s)
+        self.mark_waiting(max_wait_s)
         with self._limits.lock:
             evicted = self._limits.add(self)
         if evicted is not None:
             evicted.cancel()
 
-    def wait_for_caller(self, max_wait_s: float = math.inf) -> None:
+    def mark_waiting(self, max_wait_s: float = math.inf) -> None:
         """Marks the call as waiting for its caller to send a message or to receive the response."""
         self.waits_until_ns = clock.now_ns() + max_wait_s * 1e9
 

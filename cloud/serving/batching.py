@@ -1,4 +1,7 @@
-"""Batching: collects decoded frames of one model and runs them through the engine."""
+"""Batching: collects decoded frames of one model and runs them through the engine.
+
+A frame that would not meet its deadline is refused. After some refusals in a row one is inferred all the same, as a probe.
+"""
 
 import threading
 from collections import deque

@@ -1,4 +1,7 @@
-"""Errors of requests and calls: their codes in HTTP and gRPC, and counts and logs of the unexpected ones."""
+"""Errors of requests and calls: their codes in HTTP and gRPC, and counts and logs of the unexpected ones.
+
+The gateway sends the codes: `http/server.py`, `grpc/server.py`.
+"""
 
 import threading
 from collections import Counter, deque

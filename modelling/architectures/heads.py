@@ -1,4 +1,4 @@
-"""Segmentation heads: LR-ASPP with skip connections in two sizes, and DeepLabV3+."""
+"""Heads of networks: LR-ASPP with skip connections in two sizes, a part of which the detector uses, and DeepLabV3+."""
 
 from modelling.architectures.blocks import BlockBuilder, ResizeLike, Tensor
 from modelling.architectures.mobilenet_v3 import Features
@@ -10,8 +10,8 @@ SCORES = "head.scores"  # The layer with the scores of a LR-ASPP head, before th
 def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: int, thinned: bool = False) -> Tensor:
     """Builds lite reduced ASPP (Howard et al. 2019, section 6.4), extended to half the image's size.
 
-    The paper's head ends at an eighth, where poles and persons are a few pixels wide. Three steps follow here, which
-    add finer maps of the trunk. `thinned` is the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
+    The paper's head ends at an eighth, where poles and persons are a few pixels wide. Here, finer maps of the trunk
+    are added to it in three steps: at an eighth, a quarter and half of the size. `thinned` is the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
     """
     quarter = quarter_features(blocks, features, width=width, sixteenth=thinned)
     half = _half_features(blocks, features, quarter, channels=24)

@@ -18,7 +18,7 @@ class PreparedFrame:
     source_ns: int  # Recording time.
     image: npt.NDArray[np.uint8]  # H×W×3, C-contiguous, of the model's size and in its colour order.
     geometry: Geometry
-    total: int | None  # Frames of the bag by its index; None if that does not say.
+    total: int | None  # Frames of the bag by its index; None if only a part is read.
 
 
 @dataclass(frozen=True, slots=True)

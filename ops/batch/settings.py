@@ -61,13 +61,13 @@ class BatchSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _address_is_used(self) -> Self:
+    def _address_has_a_cluster(self) -> Self:
         if self.ray_address is not None and self.executor == "local":
             raise ValueError("`ray_address`: there is no cluster: set `executor` to ray, or leave the address out")
         return self
 
     def pinned(self) -> Self:
-        """Returns the settings with the version of the model that is the current one, and its hash.
+        """Returns the settings with the version of the model, by default the highest one now, and its hash.
 
         Raises:
             SkylaneError: see `stored_model`.

@@ -1,4 +1,7 @@
-"""Emulates the link between a vehicle and its broker: the specification of a link, and a running emulator."""
+"""Runs the emulated link between a vehicle and its broker in a child process.
+
+`proxy` forwards the bytes there, `timing` computes delay and loss.
+"""
 
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Reads metadata.yaml, by which the recorder of a ROS 2 bag describes its data files, and compares it with them."""
+"""Reads metadata.yaml, by which the recorder of a ROS 2 bag describes its data files, and compares its counts and times with them.
+
+`bag` finds out which of the files that it lists are there.
+"""
 
 import re
 from collections import Counter

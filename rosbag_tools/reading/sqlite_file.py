@@ -1,4 +1,4 @@
-"""Scans rosbag2 databases in row order, also damaged ones."""
+"""Scans rosbag2 databases in row order, without an index, for those that the library rosbags cannot read and for `bag verify`."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _COMPUTED = """
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yields every message in row order, and all damage; the last damage can end the scan."""
+    """Yields every message in row order, and all damage; if the rest cannot be read, the last item says so."""
     row = 0
     try:
         with closing(_open(path)) as database:
@@ -41,7 +41,7 @@ def is_computed(path: Path) -> bool:
         with closing(_open(path)) as database:
             return bool(_computed(database))
     except (sqlite3.Error, OverflowError, MemoryError):
-        return False  # Reading by the index fails too.
+        return False  # The library rosbags cannot read it either.
 
 
 def has_log(path: Path) -> bool:

@@ -104,7 +104,7 @@ def _check(layout: Layout) -> None:
 
 
 class RawImages:
-    """The values of the pixels, 16-bit values little-endian; encoding and decoding copy nothing."""
+    """The values of the pixels, 16-bit values little-endian; encoding and decoding with `raw` copy nothing."""
 
     byte_codec = BYTE_CODECS["raw"]
 

@@ -27,9 +27,8 @@ class ModelCard:
     resize: Resize
     labels: Labels
     trained: bool  # False if the weights are random; images of the results are then marked as such.
-    outputs: Annotated[
-        tuple[Name, ...], Meta(max_length=MAX_ITEMS)
-    ] = ()  # Names of the outputs, if the manifest names them.
+    # Names of the raw outputs of a model of the task "tensors"; otherwise empty.
+    outputs: Annotated[tuple[Name, ...], Meta(max_length=MAX_ITEMS)] = ()
     engine: Text = ""  # Name of the engine, such as "tensorflow"; empty if the model is not loaded.
     precision: Text = ""  # Numeric precision, such as "fp32".
     cold_ms: Milliseconds | None = None  # Duration of the first inference after loading.

@@ -225,7 +225,9 @@ class Manifest(Section):
     precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.
     converted_from: SourceSection | None = None
     agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.
-    agreement_floor: float = Field(default=0.999, ge=0, le=1)  # For `engine: auto`.
+    agreement_floor: float = Field(
+        default=0.999, ge=0, le=1
+    )  # Least agreement for `engine: auto` and `skylane model verify`.
     file: str  # Relative to the manifest; the folder of a SavedModel; the manifest itself for a remote model.
     # shared.files.tree_sha256 of `file`; for a remote model the hash of the server's metadata, or empty for any.
     sha256: str = Field(pattern=f"{SHA256}|^$")
@@ -305,7 +307,7 @@ class Manifest(Section):
 
     @property
     def heads(self) -> dict[str, OutputSection]:
-        """The outputs by name: `mask` for a segmentation, `scores` for a classification, otherwise `outputs`."""
+        """The outputs by name: `output` under the name of the task's one output, such as `mask`, otherwise `outputs`."""
         return {next(iter(task_named(self.task).heads)): self.output} if self.output else dict(self.outputs)
 
     @property
@@ -314,7 +316,7 @@ class Manifest(Section):
         return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
 
     def with_confidence_head(self) -> Self:
-        """Returns a copy with a second head `confidence`, the unchanged scores; equal if the model has none."""
+        """Returns a copy with a second head `confidence`, the unchanged scores; itself if the model has none."""
         if self.confidence is None:
             return self
         scores = OutputSection(tensor=self.confidence, kind=OutputKind.TENSOR)

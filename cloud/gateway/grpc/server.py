@@ -111,7 +111,7 @@ class GrpcServer(Frontend):
             active = _enter(self._calls, context, self._worker.timeouts.body_s)
             response: bytes = method.respond(self._receive(method, requests, context, active))
             active.hold(len(response))
-            active.wait_for_caller(self._worker.timeouts.send_s)
+            active.mark_waiting(self._worker.timeouts.send_s)
         except Exception as error:  # noqa: BLE001  Only this call fails.
             self._fail(context, error)
             return b""  # gRPC sends no response of a call that has ended.
@@ -124,9 +124,9 @@ class GrpcServer(Frontend):
         """Yields the responses to a single request."""
         active = _enter(self._streams, context, self._worker.timeouts.body_s)
         for response in method.respond(self._receive(method, requests, context, active)):
-            active.wait_for_caller(self._worker.timeouts.send_s)
+            active.mark_waiting(self._worker.timeouts.send_s)
             yield response
-            active.wait_for_caller()  # The call may be evicted, but it is not overdue.
+            active.mark_waiting()  # The call may be evicted, but it is not overdue.
 
     def _converse(
         self, method: StreamMethod, requests: Iterator[bytes], context: grpc.ServicerContext

@@ -15,10 +15,10 @@ from cloud.serving.errors import ApiError, ErrorCode
 from shared import clock
 
 MAX_PENDING = 16  # Requests of one stream that are being processed; further ones wait in the network.
-MAX_FAILURES_PER_S = 10.0  # Average rate of failed requests of one stream: they cost the caller nothing.
+MAX_FAILURES_PER_S = 10.0  # Average rate of failed requests of one stream: they are cheap to send.
 MAX_FAILURES = 16  # Failed requests of one stream in a burst.
 
-_CHECK_INTERVAL_S = 0.5  # Interval at which an idle stream checks for the end of the worker.
+_CHECK_INTERVAL_S = 0.5  # Interval at which a stream checks whether it was idle too long, or the worker ends.
 
 
 class RequestStream:
@@ -57,7 +57,7 @@ class RequestStream:
                         raise self._reader_error
                     continue
                 response = finished.respond()
-                self._active.wait_for_caller(self._call.worker.timeouts.send_s)
+                self._active.mark_waiting(self._call.worker.timeouts.send_s)
                 yield response
                 self._last_ns = clock.now_ns()
                 self._active.hold(-self._pending.pop(finished))
@@ -100,7 +100,7 @@ class RequestStream:
     def _mark_idle(self) -> None:
         """Allows the stream to be evicted while it has no pending request."""
         if not self._pending:
-            self._active.wait_for_caller()
+            self._active.mark_waiting()
 
     def _begin(self, call: GrpcCall, refusals: TokenBucket) -> None:
         self._active.hold(len(call.data))

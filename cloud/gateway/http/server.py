@@ -85,7 +85,7 @@ class HttpServer(Frontend):
         self._thread.start()
 
     def close(self) -> None:
-        """Closes the port, after a grace period for active calls."""
+        """Closes the port, and waits for active calls, up to a grace period."""
         self._server.should_exit = True
         if self._thread:
             self._thread.join()

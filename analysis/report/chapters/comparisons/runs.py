@@ -33,7 +33,7 @@ def compare_totals(pairs: Iterable[tuple[FrameGroup, FrameGroup]], *, in_blocks:
 
 
 def chapter(groups: Sequence[FrameGroup]) -> Chapter:
-    """Compares every run with the first."""
+    """Compares every run with the first, without tests, as each one is a single run."""
     answered = [group for group in groups if len(group.results)]
     if len(answered) < 2:  # noqa: PLR2004  A comparison needs two runs.
         return not_measured("comparison", "Comparison", "fewer than two runs have frames with a result")
