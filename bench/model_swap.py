@@ -34,7 +34,7 @@ _RUN_LIMIT_S = 1800.0
 _LOAD_TIMEOUT_S = 300.0
 _NS_PER_MS = 1e6
 _GAP_TITLES = {
-    "apart": "no version is loaded",
+    "apart": "no load is in progress",
     "loading": "a version is loaded and warmed up",
     "taking_over": "the new version takes over",
 }
@@ -49,7 +49,7 @@ class SwapPlan:
     swaps: int = harness.number(4, 1, 1000, "Number of swaps.")
     vehicles: int = harness.number(2, 1, 64, "Number of vehicles.")
     window: int = harness.vehicle_window()
-    between: int = harness.number(15, 1, 10_000, "Replies to the first vehicle between two swaps.")
+    between: int = harness.number(15, 1, 10_000, "Frames of the first vehicle that end between two swaps.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _play(plan: SwapPlan, broker: str, source: Path, run: BenchRun) -> Sequence[
     flags = cli_flags(broker=broker, model=plan.model, window=plan.window, loop=True, closed_loop=True)
     fleet = Fleet(plan.vehicles, source, run.folder, [flags] * plan.vehicles)
     swaps: list[Swap] = []
-    reached = 0  # Replies to the first vehicle when the last swap was done.
+    reached = 0  # Frames of the first vehicle that had ended when the last swap was done.
 
     def check() -> None:
         nonlocal reached
@@ -165,7 +165,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         "lost": outcomes["lost"],
         "rejected": outcomes["rejected"],
         "unaccounted": result["unaccounted"],
-        "replies of a version that was already replaced": result["turned_back"],
+        "changes of the version beyond those of the swaps, or missing": result["turned_back"],
         "longest gap between replies, ms": f"{result['longest_gap_ms']:.0f}",
         "median gap, ms": f"{result['median_gap_ms']:.0f}",
         "longest ÷ median": f"{result['longest_gap_ms'] / result['median_gap_ms']:.1f}",

@@ -47,7 +47,7 @@ def _queue(record: Mapping[str, Any]) -> SharedQueue:
 def check_formula(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the overhead, and the predicted and measured latencies of the runs of `formula_cases`.
 
-    The overhead is the median latency at the lowest load, where most frames do not wait, without the inference.
+    The overhead is the median latency at the lowest load, where most frames do not wait, minus the inference and the predicted wait.
     """
     queues = [_queue(run) for run in runs]
     base = min(range(len(runs)), key=lambda place: queues[place].utilisation)

@@ -92,7 +92,7 @@ def send(
 
         def record(outcome: UploadOutcome) -> None:
             nonlocal ended_ns
-            ended_ns = clock.now_ns()  # The loss of a worker may be noticed later.
+            ended_ns = clock.now_ns()  # The call as a whole ends later if it has waited for a lost worker.
             outcomes.append(outcome)
             _write(outcome, len(outcomes), lines, output)
             progress.advance(sending)

@@ -98,7 +98,7 @@ def tune_gate(
         console.print(reliability_table(result.tuning))
     for method in _METHODS[gate]:
         if getattr(result.tuning.gate, method) is None:
-            click.echo(f"no threshold of {method} loses at most {limits['loss']:g} points: the file has none", err=True)
+            click.echo(f"no threshold of {method} keeps to --loss and --gate-loss: the file has none", err=True)
     write_tuning(out, result.tuning, header(result.tuning))
     click.echo(f"wrote {out}")
 

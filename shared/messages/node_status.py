@@ -38,7 +38,9 @@ class NodeStatus:
     age_ms: Annotated[int, Meta(ge=0, le=MAX_AGE_MS)] = (
         0  # Time since the process first announced itself; of two with the same name, the older one stays.
     )
-    rival: Name | None = None  # Session of another process that uses the same name.
+    rival: Name | None = (
+        None  # Session of the other process last heard of under this name; it proves that its status arrived.
+    )
 
 
 _STATUSES = Schema(

@@ -33,7 +33,7 @@ def contents(folder: Path) -> set[Path] | None:
 
 @contextmanager
 def discard_unless_started(folder: Path, before: set[Path] | None) -> Iterator[Callable[[], None]]:
-    """Restores `folder` unless the yielded function is called, which marks the run as begun.
+    """Removes what was added to `folder` unless the yielded function is called, which marks the run as begun.
 
     Args:
         folder: Folder of the run. Enter this context after `LogWriter` has created its files there.

@@ -5,7 +5,7 @@ images: JPEG or PNG of any size, or pixels of the model's size compressed with L
 of its own. The outputs are the model's output tensors, stacked over the images, or `result_bytes`: N packed results, as
 vehicles receive them.
 
-A vehicle's call has one image and a frame message without data; its reply has a mask message.
+A vehicle's call has one image and a frame message without data; its reply has a result message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ class InferenceCall:
     inputs: Mapping[str, Tensor]
     version: str | None = None
     outputs: tuple[str, ...] = ()  # Empty: all outputs of the model.
-    codec: str | None = None  # The codec of `image_bytes`; None: JPEG or PNG, detected from each image.
+    codec: str | None = None  # The codec of `image_bytes`; JPEG and PNG are detected from each image in any case.
     mask_codec: str = "png"  # The codec of masks in `result_bytes`.
 
 
@@ -61,7 +61,7 @@ class InferenceReply(NamedTuple):
 
     card: ModelCard
     outputs: Mapping[str, Tensor]  # The first axis is the image.
-    first: ResultMessage  # The mask message of the first image, without data.
+    first: ResultMessage  # The result message of the first image, without its data.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class PendingInference:
             future.cancel()
 
     def _answering_card(self, answers: Sequence[Answered]) -> ModelCard:
-        """The card of the version that answered, which may differ from the one at submission; raises if several did."""
+        """The card of the version that answered, which may differ from the one at submission; raises if several did, or if outputs are missing."""
         versions = {(answer.message.model_version, answer.message.model_sha256) for answer in answers}
         if versions == {(self.card.version, self.card.sha256)}:
             return self.card

@@ -19,7 +19,7 @@ _MEANINGS = {
     Outcome.REUSED: "was similar to an earlier frame and got its result",
     Outcome.ANSWERED_LOCALLY: "was answered by the vehicle's own model",
     Outcome.DROPPED: "was dropped at the vehicle",
-    Outcome.EXPIRED: "got its result after its deadline",
+    Outcome.EXPIRED: "got no result before its deadline: it came too late, or the worker gave up",
     Outcome.OVERLOADED: "reached a worker whose queue was full",
     Outcome.REJECTED: "was rejected by the worker",
     Outcome.FAILED: "failed in the model, or got an invalid result",
@@ -46,7 +46,7 @@ def unanswered_note(frames: pd.DataFrame, answered: int) -> str:
         notes += f" The {not_sent:,} frames with a result that were not sent are not included: see {NOT_SENT_TITLE}."
     if others:
         notes += (
-            f" The other {others:,} of {read:,} frames ({share(others / read)}) have no total latency and are not "
+            f" The other {others:,} of {read:,} frames ({share(others / read)}) got no result in time and are not "
             "included, even if the system was slow for them."
         )
     return notes
