@@ -1,4 +1,4 @@
-"""Renders the synthetic drive: a street seen from a car, with the true class of every pixel."""
+"""Renders the synthetic drive: a street seen from a car, with the true class of every pixel, and the rain over the image."""
 
 from dataclasses import dataclass
 from math import floor, sin

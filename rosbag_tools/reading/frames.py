@@ -1,4 +1,4 @@
-"""Reads camera frames from a bag, for replay."""
+"""Reads camera frames from a bag, for replay, and decides which of its topics are cameras."""
 
 import logging
 import re

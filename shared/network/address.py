@@ -1,4 +1,4 @@
-"""Broker addresses, passwords and certificate files."""
+"""Broker addresses and passwords, and the paths of certificates, which `tls` loads."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Segmentation: the class id of every pixel, in the size of the model's input or of the frame."""
+"""Segmentation: the class id of every pixel, in the size of the model's input or of the frame; received masks are checked."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
