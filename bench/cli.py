@@ -33,7 +33,7 @@ BENCHES = {
         ("vehicle", "bench.vehicle", "Measure the vehicle's time per frame and its memory."),
     )
 }
-_MOVED = {  # Former commands, kept for one release, and what replaces them.
+_MOVED = {  # Former commands, which for one release name what replaces them.
     "faults": "make faults [ONLY='half-open 13'] [SEED=7]",
     "soak": "make soak [MINUTES=240] [SEED=7]",
 }

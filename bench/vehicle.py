@@ -1,6 +1,6 @@
 """`skylane bench vehicle`: time and memory that frames cost the vehicle node, with a worker that replies at once.
 
-The vehicle node runs in a child process, so that only the vehicle, the broker and the worker's queues are measured.
+The vehicle node runs in a child process, so that its memory is measured alone; only the round trip includes broker and worker.
 """
 
 import math

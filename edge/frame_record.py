@@ -13,14 +13,14 @@ from shared.stages import Stage, Stamp
 
 @dataclass(slots=True)
 class FrameRecord:
-    """The state of one frame. One thread at a time owns it: the pacer, the pipeline, then the ledger."""
+    """The state of one frame. One thread at a time owns it: the pacer, the pipeline, then receiver and retrier by the ledger."""
 
     id: FrameId
     camera: str  # Name in the source; the id has the form that fits a topic.
     frame_index: int
     stamp_ns: int
     source_ns: int
-    read_ns: int
+    read_ns: int  # Duration of reading and decoding.
     times: dict[Stage, int]
     deadline: Deadline = Deadline.NEVER
     attempts: int = 0
@@ -31,9 +31,11 @@ class FrameRecord:
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
     resent_ns: int = 0  # Send time of the second attempt; 0 without one.
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
-    message: FrameMessage | None = None  # The sent message; kept while a retry is possible.
+    message: FrameMessage | None = None  # The sent message; kept until the frame ends if it may be sent again.
     refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
-    image: Pixels | None = None  # The sent image in the colour order of the model; kept for the sinks.
+    image: Pixels | None = (
+        None  # The prepared image in the colour order of the model, for the gate, the encoder and the sinks.
+    )
     geometry: Geometry | None = None
     comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
     gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.

@@ -105,7 +105,7 @@ class FrameQueue:
 
 
 class ReadAhead:
-    """Reads a source in its own thread into a bounded queue, so that no frame's latency includes reading."""
+    """Reads a source in its own thread into a bounded queue, so that only a source that is too slow delays frames."""
 
     def __init__(self, source: FrameSource, config: EdgeConfig, stop: threading.Event) -> None:
         self._source = source
@@ -165,8 +165,9 @@ class ReadAhead:
 class Pacer:
     """Puts each frame into the queue when it is due.
 
-    In an open loop, a schedule makes frames due, and those that do not fit into the window are dropped. In a closed loop,
-    a frame is due when the window has room, and every frame is sent. A frame of a camera is due when it was grabbed.
+    In an open loop, a schedule makes frames due; one that finds the queue full replaces the oldest of its camera there, which
+    is dropped. In a closed loop, a frame is due when the window has room, or a burst of them when all before have ended, and
+    none is dropped for lack of room. A frame of a camera is due when it was grabbed.
 
     The due time comes from the schedule, not from the moment at which the pacer gets to it: a delay of the pacer counts
     as latency of the frame.
@@ -218,7 +219,7 @@ class Pacer:
                 yield from zip(self.frames, poisson_ns(config.arrival_rate_hz or 1.0, config.seed or 0), strict=False)
 
     def _recorded(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
-        """Yields each frame and its due time by the recording times; a pause that no recorder makes is shortened."""
+        """Yields each frame and its due time by the recording times; a pause of more than half an hour is shortened."""
         rate = self.config.rate
         first_ns = latest_ns = None
         longest_ns = 0.0  # Only waits twice as long as the last one are logged.

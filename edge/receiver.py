@@ -31,7 +31,7 @@ class Receiver:
 
     transport: Transport
     ledger: Ledger
-    on_result: OnResult  # Called with every answered frame.
+    on_result: OnResult  # Called with every frame that got its result in time.
     stop: threading.Event
     card: ModelCard  # The model of the run; results of another model are failures.
     keep: Sequence[OnResult] = ()  # Called with every result in time, before its frame ends and makes room for others.
@@ -101,7 +101,7 @@ def _check_model(message: ResultMessage, card: ModelCard, workers: WorkerDirecto
     """Checks that a result is of the model of the run, or of another version of it that takes its place.
 
     Raises:
-        SkylaneError: it is of another task or model, or of a version that no worker announced or whose labels differ.
+        SkylaneError: it is of another task or model, or of a version that no worker announced or whose size or labels differ.
     """
     if message.task != card.task:
         raise SkylaneError(f"its model answers a {message.task}")

@@ -124,7 +124,7 @@ class QuantisedModel:
     folder: Path
     frames: int
     agreement: float  # Share of labels equal to the source model's, 0 to 1.
-    mean_iou_before: float | None  # None if there is no ground truth.
+    mean_iou_before: float | None  # None if there is no ground truth of its classes.
     mean_iou_after: float | None
     megabytes_before: float
     megabytes_after: float

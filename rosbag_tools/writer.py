@@ -41,7 +41,7 @@ class BagWriter:
     Messages must come in the order of `received_ns`, the time of the recorder; `stamp_ns` is the time of the sensor.
 
     Args:
-        path: A file named .bag (ROS 1) or .mcap, or a folder for the other formats.
+        path: A file named .bag (ROS 1) or .mcap, or a folder for MCAP or sqlite.
         bag_format: A name of `BagFormat`; None selects ROS 1 for a path named .bag, otherwise MCAP.
         compression: "none"; ROS 1: "bz2" or "lz4"; ROS 2: "zstd" (per chunk in MCAP, per message in sqlite),
             "zstd-message" or "zstd-file".
@@ -49,7 +49,8 @@ class BagWriter:
 
     Raises:
         SkylaneError: the path exists, or its name does not fit the format;
-            the disk is full or fails; the writing methods raise it too. Earlier messages stay readable.
+            the disk is full or fails; the writing methods raise it too. Earlier messages stay readable, except those
+            of the last chunk if writing fails.
     """
 
     def __init__(

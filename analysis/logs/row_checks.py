@@ -50,7 +50,7 @@ def check_results(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
 
 
 def _misplaced_cells(rows: LogRows) -> Iterator[Finding]:
-    """Yields the columns that reused and local rows lack, and those that other rows should lack."""
+    """Yields the columns whose cells are missing, or should be empty, for the outcome of their rows."""
     table = rows.table
     for outcome, names in _NEEDED.items():
         of_outcome = table.one_of("outcome", [outcome])
@@ -126,7 +126,7 @@ _EMPTY = "is empty or 0, but the frame was answered"
 def check_timing(rows: LogRows, path: Path) -> dict[str, tuple[Problem, ...]]:
     """Checks all rows against the rules of `shared.runlog.latency_log`; returns the problems of each check.
 
-    `path` is the file named in the problems. Unreadable cells are ignored here because `log_rows` reports them.
+    `path` is the file named in the problems. Rows with an unreadable cell are left out, as `log_rows` reports them.
     """
     checks = _TimingChecks(rows)
     by_name = {

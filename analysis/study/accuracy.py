@@ -80,7 +80,7 @@ def compare_masks(folder: Path, bag: Path, warm_up: int) -> dict[str, Any]:
 
 
 def accuracy_table(runs: pd.DataFrame) -> Table:
-    """Returns a table of the cells with the means of their finished runs; `runs` is the table of runs."""
+    """Returns a table of the cells with the means of their runs that have a mean IoU; `runs` is the table of runs."""
     table = Table("cell", title="Accuracy, bytes and latency: means of the runs")
     for heading in ("runs", "kB per frame", "mean IoU", "pixels correct %", "streaming mean IoU", "p50 ms"):
         table.add_column(heading, justify="right")

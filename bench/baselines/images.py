@@ -1,4 +1,4 @@
-"""Reproduction of the first system's images: whole frames in colour, and masks as JPEG images of a palette's colours."""
+"""Images of the first of the systems that are compared with Skylane: whole frames in colour, and masks as JPEG images of a palette's colours."""
 
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -26,7 +26,7 @@ def to_colour_image(frame: Frame, target: Layout) -> ColourImage:
 
 
 def fit(image: ColourImage, height: int, width: int) -> ColourImage:
-    """Resizes an image with cubic interpolation so that one axis fits, and crops the other: height×width×3."""
+    """Resizes an image with cubic interpolation so that one axis fits, and crops the other around its middle: height×width×3."""
     scale = max(height / image.shape[0], width / image.shape[1])
     size = (max(width, round(image.shape[1] * scale)), max(height, round(image.shape[0] * scale)))
     resized = cv2.resize(image, size, interpolation=cv2.INTER_CUBIC)

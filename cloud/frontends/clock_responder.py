@@ -43,7 +43,7 @@ class ClockResponder:
         bus.subscribe(topics.PROBES.filter(worker=self._worker), topics.PROBES.qos, handler)
 
     def echo_call(self, vehicle: str, probe: Buffer, received_ns: int) -> bytes:
-        """Same as `echo`, for the probe of a call, which may have any size."""
+        """Same as `echo`, for the probe of a call, which may have any size; one that is too large is refused and not counted."""
         if len(probe) > MAX_PROBE_BYTES:
             raise ApiError(ErrorCode.TOO_LARGE, f"a probe of {len(probe)} bytes: send at most {MAX_PROBE_BYTES}")
         return self.echo(vehicle, bytes(probe), received_ns)
@@ -78,7 +78,7 @@ class ClockResponder:
         if names is None:
             self._refused.add("topic")
             return
-        vehicle = names["vehicle"]  # Verified by the broker's access control.
+        vehicle = names["vehicle"]  # Verified by the broker's access control, if it has one.
         with suppress(ApiError):
             reply = self.echo(vehicle, delivery.payload, delivery.received_ns)
             bus.publish(topics.ECHOES.of(vehicle=vehicle, worker=self._worker), reply, qos=topics.ECHOES.qos)

@@ -1,4 +1,7 @@
-"""The local model: runs in its own thread with a time limit, so that a hanging model cannot stop the vehicle; its answers."""
+"""The vehicle's own model, which answers frames in place of a worker (`LocalAnswers`), or runs for a presenter.
+
+It runs in its own thread with a time limit, so that a hanging model cannot stop the vehicle.
+"""
 
 import queue
 from collections import Counter, deque
@@ -115,7 +118,7 @@ class LocalModel:
             "median_ms": self.median_ms,
             "failures": dict(self.failures),
             "pauses": self.pauses,
-            "switched_off": self.pause_reason,
+            "switched_off": self.pause_reason,  # The key of earlier releases: why it was last paused.
         }
 
     def infer(self, image: Images) -> Outputs | None:

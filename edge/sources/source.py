@@ -29,7 +29,7 @@ class FrameSource(Protocol):
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """Identifies the input in the run record: kind, path, SHA-256, cameras."""
+        """Identifies the input in the run record: kind, path, and where they apply SHA-256, cameras and notes."""
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """Yields every frame once, in order."""
@@ -47,7 +47,7 @@ class SourceEntry(NamedTuple):
     suffixes: tuple[str, ...] = ()  # Ends of the names of files.
     contents: tuple[str, ...] = ()  # Ends of the names of files in a folder.
     depth: int = 1  # Levels of folders in which these files may be.
-    options: tuple[str, ...] = ()  # Further arguments of its constructor, of `bits` and `encodings`.
+    options: tuple[str, ...] = ()  # Which of the arguments `bits` and `encodings` its constructor has.
     is_live: bool = False  # Whether a frame is due when it is taken, not at a recorded time.
 
 

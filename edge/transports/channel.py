@@ -87,7 +87,7 @@ class WorkerCredentials:
 
 
 class ChannelError(SkylaneError):
-    """A worker cannot be called. `is_final`: it refuses this vehicle, so a retry would fail as well."""
+    """A worker cannot be called. `is_final`: a retry would fail as well."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
@@ -105,7 +105,7 @@ class RpcReply:
 
 @dataclass(frozen=True, slots=True)
 class RpcRefusal:
-    """The server refused the call with an error code of the protocol."""
+    """The call ended with an error code of the protocol."""
 
     status: Status  # The error code as a frame status.
     reason: str
@@ -127,7 +127,7 @@ class Indeterminate:
 
 
 CallOutcome = RpcReply | RpcRefusal | NotDelivered | Indeterminate
-OnOutcome = Callable[[CallOutcome], None]  # Runs on a thread of the channel.
+OnOutcome = Callable[[CallOutcome], None]  # Runs on a thread of the channel, or on the one that closes it.
 
 
 class ProtocolAdapter(Protocol):
@@ -148,7 +148,7 @@ class RpcChannel(Protocol):
     """The connection to one worker. Any thread may use it."""
 
     def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:
-        """Sends a frame and calls `on_outcome` once; returns before the frame is on the wire.
+        """Sends a frame and calls `on_outcome` once, unless it is closed before; returns before the frame is on the wire.
 
         Args:
             deadline: Deadline of the frame, passed on to the worker.
@@ -181,7 +181,7 @@ class RpcChannel(Protocol):
 
 FRAME_KEY, MASK_KEY = "skylane-frame-bin", "skylane-mask-bin"  # gRPC metadata, binary.
 FRAME_HEADER, MASK_HEADER = "Skylane-Frame", "Skylane-Mask"  # HTTP headers, base64url without padding.
-IMAGE, RESULT = "image_bytes", "result_bytes"  # Names of the input and output tensor of every model.
+IMAGE, RESULT = "image_bytes", "result_bytes"  # Tensors of the packed form in which a worker offers every model.
 
 
 def pack_metadata(message: FrameMessage) -> bytes:

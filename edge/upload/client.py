@@ -45,7 +45,7 @@ _POLL_S = 0.2
 
 
 class WorkerLostError(SkylaneError):
-    """The worker cannot be reached, or its reply is malformed; another worker may process the image."""
+    """The worker cannot be reached, does not reply in time, or sends a result that cannot be decoded; another worker may process the image."""
 
 
 class WorkerBusyError(SkylaneError):
@@ -122,7 +122,7 @@ class UploadClient:
         Raises:
             ImageRefusedError: the worker has no result for the image.
             WorkerBusyError: the worker is overloaded.
-            WorkerLostError: there is no reply, or one that cannot be used.
+            WorkerLostError: there is no reply, or its result cannot be decoded.
         """
         started_ns = clock.now_ns()
         settings = self._settings

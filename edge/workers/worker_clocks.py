@@ -1,4 +1,4 @@
-"""Clock probes to the workers, the offset of each worker's clock, and whether all workers hang.
+"""Clock probes to the workers, the offset of each worker's clock, and which workers no longer answer.
 
 Probes are small messages, separate from the frames.
 """
@@ -81,7 +81,7 @@ class WorkerClocks:
 
 
 def _estimator(estimators: OrderedDict[str, OffsetEstimator], node: str) -> OffsetEstimator:
-    """Returns the estimator of a node; a new one replaces the least recently used."""
+    """Returns the estimator of a node; beyond _MAX_NODES it replaces the one that was asked for longest ago."""
     estimator = estimators.setdefault(node, OffsetEstimator())
     estimators.move_to_end(node)
     if len(estimators) > _MAX_NODES:
@@ -101,7 +101,7 @@ class LivenessMonitor:
 
     A process that hangs keeps its connection; the broker reports it only after one and a half keepalives. It stops echoing
     clock probes, however, and an echo depends on nothing but the worker's network thread. A dead link looks the same from
-    here, so the monitor pings the broker. After an outage, delayed messages arrive one by one, so a silence must persist
+    here, so the monitor pings the broker, if there is one. After an outage, delayed messages arrive one by one, so a silence must persist
     for a while before it counts.
     """
 
@@ -115,7 +115,7 @@ class LivenessMonitor:
     _pinged_ns: int = field(default=0, init=False)
 
     def all_unresponsive(self, workers: _Workers) -> bool:
-        """Returns whether all workers hang. A worker that never echoed a probe may just be slow, and does not count."""
+        """Returns whether all workers hang; False while any of them has never echoed a probe, as it may just be slow."""
         now_ns, unresponsive_after_ns = clock.now_ns(), round(self.unresponsive_after_s * 1e9)
         signs_ns = [self._last_sign_ns(*worker) for worker in workers]
         if not signs_ns or not all(signs_ns) or now_ns - max(signs_ns) < unresponsive_after_ns:
@@ -154,7 +154,7 @@ def probe_interval_ns(workers: int) -> int:
 
 
 def is_unresponsive(echo_ns: int, workers: int, now_ns: int) -> bool:
-    """Returns whether a worker, one of `workers`, whose last echo arrived at `echo_ns` has stopped to echo probes."""
+    """Returns whether a worker, one of `workers`, whose last echo arrived at `echo_ns` has stopped echoing probes; False if it never did."""
     return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
 

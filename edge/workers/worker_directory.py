@@ -44,7 +44,7 @@ class KnownWorker:
         return self.status.cards if self.status.state is NodeState.ONLINE else ()
 
     def ends(self, other: "KnownWorker") -> bool:
-        """Returns whether this status shows that the process of an earlier status has ended without draining."""
+        """Returns whether this status shows that the process of an earlier status has ended, drained or not."""
         return self.status.session != other.status.session or self.status.state is NodeState.OFFLINE
 
     def is_outdated_by(self, other: "KnownWorker") -> bool:
@@ -61,10 +61,10 @@ class WorkerEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """When frames in flight may have been lost, by the clock of this vehicle; 0: never."""
+    """When frames in flight may have been lost and are sent again, by the clock of this vehicle; 0: never."""
 
     latest_ns: int = 0  # Last loss of a worker or of the connection.
-    connection_ns: int = 0  # Last loss of the connection.
+    connection_ns: int = 0  # Last reconnect to the broker: frames sent before may be lost.
     ended: Mapping[str, WorkerEnd] = field(default_factory=dict)  # The latest end of each worker.
     unresponsive: frozenset[str] = frozenset()  # Workers that hang.
     on_trial: frozenset[str] = (
@@ -73,7 +73,7 @@ class Failures:
 
 
 class WorkerDirectory:
-    """The workers that serve a model. Logs which workers join, leave or change their models. Thread-safe."""
+    """All workers, and which of them serve a model. Logs which workers join, leave or change their models. Thread-safe."""
 
     def __init__(self, model: str, version: str | None = None, loads: WorkerLoads | None = None) -> None:
         """`version`: version of the model; None: any. `loads`: loads of the workers; None: not used."""
@@ -168,7 +168,7 @@ class WorkerDirectory:
             return self._online.copy()
 
     def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """Returns when a worker of the model, or the connection, was last lost with its frames; 0 if never.
+        """Returns when a worker of the model, or the connection, was last lost with its frames, the connection to a broker when it is back; 0 if never.
 
         Waits up to `timeout_s` for a failure later than `after_ns`.
         """

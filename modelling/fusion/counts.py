@@ -1,12 +1,12 @@
 """The fusion of two models, counted and judged on labelled drives.
 
-Boxes: the share of them that is right, by label, score and age. Masks: the true classes of each cell of the table, and the
+Boxes: the share of them that is right, by label and score, and by age if they were moved. Masks: the true classes of each cell of the table, and the
 choice of the cell's class.
 
 The rule for masks maximises the mean IoU, which is not the share of right pixels. To predict class c for a pixel that is of
 c with the probability p adds p to the intersection I of c and 1 - p to its union U. To first order, the IoU I/U so changes
 by (p·(1 + IoU) - IoU) / U, and the class with the largest gain is chosen; IoU and U follow from the choice, so the choice
-is repeated until it settles.
+is repeated a few times.
 
 Pixels of one drive are alike, so a cell differs from the better of the two models only if its gain, summed over the drives,
 exceeds a multiple of its standard error. The multiple is chosen by cross-validation over the drives.
@@ -171,7 +171,7 @@ def _accuracy_elsewhere(counts: Counts, is_counted: npt.NDArray[np.bool_], cauti
     """Returns the accuracy with tables that are made without the drives that they are judged on."""
     folds = min(_FOLDS, len(counts))
     if folds == 1:
-        return caution  # Nothing can be said of other drives.
+        return caution  # One drive says nothing of others: the most cautious choice wins.
     fold_of = np.arange(len(counts)) % folds
     confusion = sum(
         _confusion(counts[fold_of == fold].sum(axis=0), _chosen(counts[fold_of != fold], is_counted, caution))

@@ -123,8 +123,8 @@ class Tuner:
     def loss_bound(self, outcomes: Outcomes) -> float:
         """Returns the upper confidence bound of the loss on other drives; NaN if undefined.
 
-        The drives are resampled with replacement (bootstrap). It is the larger one of two bounds: that of the loss over all
-        frames, and that of the mean loss of the drives, where a drive that gains accuracy counts as one that loses none. A
+        The drives, or tenths of them if there are few, are resampled with replacement (bootstrap). It is the larger one of two
+        bounds: that of the loss over all frames, and that of their mean loss, where one that gains accuracy counts as none lost. A
         local model that is better than the reference on one camera does not make up for errors on another.
         """
         in_total = [

@@ -49,7 +49,7 @@ class Role(StrEnum):
     OPERATOR = "operator"
 
     def common_name(self, name: str) -> str:
-        """Returns the common name that the broker's ACL uses: the name for a vehicle, the role for other nodes."""
+        """Returns the common name that the broker's ACL uses: the name for a vehicle and the broker, the role for others."""
         return name if self in (Role.VEHICLE, Role.BROKER) else self.value
 
 
@@ -145,7 +145,7 @@ class CertificateAuthority:
         return self._write_crl(self._read_crl(), days)
 
     def revoke(self, name: str) -> int:
-        """Revokes all unexpired certificates of a name and returns their number.
+        """Revokes all unexpired certificates of a name and returns their number, with those revoked before.
 
         Its files are removed, so that its next certificate is a new one.
 

@@ -68,7 +68,7 @@ class Canvas:
             cv2.fillConvexPoly(self.owners, polygon, owner, cv2.LINE_8)
 
     def tint(self, polygon: Polygon | None, colour: Colour) -> None:
-        """Changes the colour of a convex polygon, but not the owner of its pixels: for a mark on one object."""
+        """Changes the colour of a convex polygon, but not the owner of its pixels: for a road marking."""
         if polygon is not None:
             cv2.fillConvexPoly(self.rgb, polygon, colour, cv2.LINE_8)
 

@@ -77,7 +77,7 @@ class Drive:
         return float(self._focal)
 
     def render(self, time_s: float) -> SceneFrame:
-        """Renders the frame at `time_s` seconds. The result depends only on the seed and the time."""
+        """Renders the frame at `time_s` seconds. The result depends only on it and on the arguments of the drive."""
         camera = self._camera(time_s)
         canvas = Canvas(*self._size)
         view = SceneView(canvas, camera, self._weather)

@@ -1,6 +1,6 @@
-"""Decodes the pixels of image messages in every encoding of ROS.
+"""Decodes the pixels of image messages in ROS's encodings of pictures.
 
-Bayer, mono and 8-bit colour pixels are used without a copy. Other encodings are converted to the nearest frame layout:
+Bayer, mono and 8-bit colour pixels are used without a copy where their bytes allow it. Other encodings are converted to the nearest frame layout:
 an alpha channel is removed, YUV becomes bgr8. 16-bit values stay as recorded; `shared.imaging.bit_depth` scales them.
 Names of GenICam (PFNC) and V4L2 are known too.
 """

@@ -66,7 +66,7 @@ class MalformedMessageError(SkylaneError):
 
 @cache
 def own_types(wire: Serialization) -> Typestore:
-    """Returns the types that Skylane writes: ROS 1 Noetic or ROS 2 Humble, and detections of `vision_msgs`. Read-only."""
+    """Returns the types that Skylane knows itself: ROS 1 Noetic or ROS 2 Humble, `vision_msgs`, and videos. Read-only."""
     store = get_typestore(_STORES[wire])
     for name, definition in _VISION[wire].items():
         store.register(get_types_from_msg(definition, f"vision_msgs/msg/{name}"))
@@ -121,7 +121,7 @@ def read_stamp(message: Message) -> int:
     """Reads the stamp in ns of a message whose first field is a `std_msgs/Header`, or of an image or video of Foxglove.
 
     Raises:
-        MalformedMessageError: the message has fewer than 12 bytes.
+        MalformedMessageError: the message is too short to have a stamp.
     """
     wire = message.channel.wire
     if wire is Serialization.PROTOBUF:
@@ -143,7 +143,7 @@ def read_stamp(message: Message) -> int:
 def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore:
     """Returns the types of a bag's channels for messages serialized as `wire`, from the bag or from Skylane.
 
-    A type whose definition cannot be parsed is left out. The header is that of `wire`: it is the only type that always
+    A type whose definition cannot be parsed is Skylane's own, or left out. The header is that of `wire`: it is the only type that always
     differs between ROS 1 and ROS 2.
     """
     store = get_typestore(Stores.EMPTY)

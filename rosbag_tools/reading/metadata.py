@@ -26,7 +26,7 @@ _TOLERANCE_NS = 1_000  # Some writers round times to microseconds.
 class FalseClaim(NamedTuple):
     """A statement of a bag about itself that is not true."""
 
-    place: str  # What makes the statement: "metadata.yaml", or the name of a file.
+    place: str  # What makes the statement: "metadata.yaml", or "folder".
     reason: str  # Continues the place to a sentence.
 
     def __str__(self) -> str:
@@ -87,13 +87,13 @@ def named(names: Sequence[str]) -> str:
 def false_claims(
     metadata: Metadata, parts: Mapping[str, DataFile], counts: Mapping[TopicChannel, int], *, is_complete: bool
 ) -> tuple[FalseClaim, ...]:
-    """Returns the statements about the messages that are not true.
+    """Returns the statements about the data files and their messages that are not true.
 
     Args:
         metadata: The statements.
         parts: The data files by their paths in the folder.
         counts: The number of messages by channel, of all files.
-        is_complete: Whether all listed files are there; otherwise statements about the whole differ anyway.
+        is_complete: Whether all listed files are there; otherwise times and counts by topic are not compared.
     """
     formats, total = {part.format for part in parts.values()}, sum(counts.values())
     reasons = []

@@ -1,4 +1,4 @@
-"""Encoding of frames for transmission, and validated decoding of untrusted data; the codecs stand in `codec`."""
+"""Encoding of frames for transmission, and validated decoding of untrusted data; the codecs themselves are in `built_in_codecs`."""
 
 from dataclasses import dataclass
 

@@ -12,7 +12,7 @@ from shared.compression import Buffer
 from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked, little_endian, objects
 
 BYTES = "BYTES"
-MAX_STRINGS = 4096  # Strings of one tensor: an empty one takes 4 bytes on the wire and 200 in memory.
+MAX_STRINGS = 4096  # Strings of one raw tensor: an empty one takes 4 bytes on the wire and 200 in memory.
 
 _DTYPES = {  # Datatype: NumPy's name, and the field of `contents` for values that are not raw; FP16 is always raw.
     "BOOL": ("bool", "bool_contents"),

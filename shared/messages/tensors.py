@@ -54,7 +54,7 @@ def encode(arrays: Mapping[str, Array], codec: str) -> bytes:
 
 
 def decode(data: Buffer, codec: str) -> dict[str, Array]:
-    """Decodes named arrays, in the order they were encoded; arrays of the codec `raw` are read-only.
+    """Decodes named arrays, in the order they were encoded; the arrays are read-only.
 
     Raises:
         UnknownNameError: The codec is unknown.

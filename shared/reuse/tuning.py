@@ -1,7 +1,7 @@
-"""The tuning file: the thresholds that `skylane model tune-gate` found for a reference model, and what they cost.
+"""The tuning file: the thresholds that `skylane model tune-gate` found for a reference model, and the rule of the cascade.
 
 A vehicle reads it with `--tuning`, or uses the file that ships for its reference model. The cascade follows that of NoScope
-(see `gate`): two thresholds divide the local model's scores into a certain no, a certain yes, and the frames between, which
+(Kang et al. 2017): two thresholds divide the local model's scores into a certain no, a certain yes, and the frames between, which
 the reference model must answer.
 """
 
@@ -57,7 +57,7 @@ class TuningError(SkylaneError):
 
 
 class TunedModelSection(Section):
-    """A model that the thresholds are for."""
+    """A model that tuned numbers are for."""
 
     name: str = Field(pattern=NAME)
     sha256: str = Field(pattern=SHA256)

@@ -18,7 +18,9 @@ from shared.files import open_file
 from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk, milliseconds, text_cell
 
 PRESENTED_NAME = "presented.csv"
-ABORTED = "aborted"  # The reason of a tick that had no row yet when the vehicle node died.
+ABORTED = (
+    "aborted"  # The reason of a tick that had no row yet when the vehicle node died, or whose row a full disk lost.
+)
 
 
 class OutputOrigin(StrEnum):
@@ -35,7 +37,7 @@ class OutputOrigin(StrEnum):
 class PresentedRow:
     """Everything known about a tick: a frame at the time at which it was due, and the output for it.
 
-    A repaired run does not know all numbers of a tick; unknown ones are None.
+    A repaired run does not know all numbers of a tick; unknown ones are None, as are those of a tick without an output.
     """
 
     camera: str
@@ -49,8 +51,8 @@ class PresentedRow:
     presented_ns: int | None = (
         None  # The time at which the output was ready, or at which it was certain that none comes.
     )
-    source_sequence: int | None = None  # The frame that the remote result was computed for.
-    age_ns: int | None = None  # The due time of the tick minus that of the source; 0 for a local result.
+    source_sequence: int | None = None  # The earlier frame that the result was computed for.
+    age_ns: int | None = None  # The due time of the tick minus that of the source; 0 for a local result of this tick.
     processing_ns: int | None = None  # The time that the presenter took.
     flow: str = ""  # The size of the images of the optical flow, as the presenter names it; empty without one.
 

@@ -21,15 +21,15 @@ class Road(litserve.LitAPI):  # type: ignore[misc]  # LitServe is Any to Skylane
         self._function = Function()
 
     def decode_request(self, request: Annotated[bytes, Body(media_type="application/octet-stream")]) -> bytes:
-        """Returns the unchanged body."""
+        """Returns the unchanged body: the pixels of an image, or a JPEG."""
         return request
 
     def predict(self, data: bytes) -> Answer:
-        """Returns the mask and the inference time in nanoseconds."""
+        """Returns the answer, such as a mask, and the inference time in nanoseconds."""
         return self._function.answer(data)
 
     def encode_response(self, output: Answer) -> Response:
-        """Returns the mask as the body and the inference time in nanoseconds as a header."""
+        """Returns the bytes of the answer as the body and the inference time in nanoseconds as a header."""
         mask, took_ns = output
         return Response(mask.tobytes(), headers={INFERENCE_HEADER: str(took_ns)})
 

@@ -31,7 +31,7 @@ from shared.network.endpoint import Endpoint
 from shared.runtime import memory
 
 _BLOCK_BYTES = 4 << 20  # Frames that move together. Ray's default of 128 MiB would hold whole bags.
-_MAX_DEATHS = 3  # Number of actors that die at one frame before its bag fails.
+_MAX_DEATHS = 3  # About so many actors die at one frame before its bag fails.
 _DECODER_SHARE = 0.1  # Of the cores that belong to an actor: a decoder next to it uses what the model leaves.
 
 
@@ -66,7 +66,7 @@ def pools(settings: BatchSettings, nodes: Sequence[Mapping[str, float]]) -> Pool
 
 
 def results(bags: Sequence[LibraryBag], settings: BatchSettings) -> Iterator[Row]:
-    """Yields a row for each result and for the end of each bag, in any order; a lost part of a bag leaves rows out.
+    """Yields a row for each result, for the end of each bag and for a refusal of the model, in any order; a lost part of a bag leaves rows out.
 
     Raises:
         BatchError: there is no such cluster, it fails as a whole, or see `pools`.

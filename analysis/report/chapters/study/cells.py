@@ -21,7 +21,7 @@ from analysis.study.measurement import INVALID_MEANING
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE
 
-_MAX_SENTENCES = 40  # Larger studies have only tables and charts.
+_MAX_SENTENCES = 40  # Of each axis; its table has all comparisons.
 _ORIGIN_COLUMNS = {  # Shares of the frames, for studies in which frames were not sent.
     Outcome.REUSED: "reused %",
     Outcome.ANSWERED_LOCALLY: "local %",
