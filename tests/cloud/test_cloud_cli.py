@@ -64,7 +64,7 @@ def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository
 
 
 def test_a_worker_process_drains_on_termination_signals(
-    mosquitto_url: str, repository: Path, workshop: Any, pictures: Any
+    mosquitto_url: str, repository: Path, workshop: Any, pictures: Any, tmp_path: Path
 ) -> None:
     """It announces the stop, serves the accepted frames, reports itself offline, and exits with code 0.
 
@@ -73,13 +73,11 @@ def test_a_worker_process_drains_on_termination_signals(
     name, vehicle = f"worker-{uuid4().hex[:6]}", f"car-{uuid4().hex[:6]}"
     answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
     statuses: queue.SimpleQueue[NodeStatus] = queue.SimpleQueue()
-    lines: list[str] = []
+    log = tmp_path / "worker.log"
     with MqttBus(Address.parse(mosquitto_url), f"test-{vehicle}") as bus:
         bus.subscribe(MASKS.filter(vehicle=vehicle), 1, lambda delivery: answers.put(unpack_result(delivery.payload)))
         bus.subscribe(WORKER_STATUS.of(worker=name), 1, lambda delivery: statuses.put(unpack_status(delivery.payload)))
-        with Worker(
-            mosquitto_url, models=repository, model="tiny", name=name, device="cpu", on_line=lines.append
-        ) as worker:
+        with Worker(mosquitto_url, models=repository, model="tiny", name=name, device="cpu", log=log) as worker:
             online = statuses.get(timeout=WAIT_S)
             assert (online.state, online.cards[0].name) == (NodeState.ONLINE, "tiny")
             frame = FrameMessage(
@@ -103,6 +101,7 @@ def test_a_worker_process_drains_on_termination_signals(
             os.kill(worker.pid, signal.SIGHUP)
             assert statuses.get(timeout=WAIT_S).state is NodeState.OFFLINE
         assert worker.exit_code == 0
+    lines = log.read_text(encoding="utf-8").splitlines()
     entries = [entry for line in lines if (entry := read_line(line)) is not None]
     assert len(entries) == len(lines)
     assert all((entry.fields["node"], entry.fields["worker"]) == ("cloud", name) for entry in entries)
