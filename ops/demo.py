@@ -58,16 +58,13 @@ def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: s
         bag = sample_bag(frames, advance)
     console.print(f"bag: {bag}", highlight=False)
     console.rule("2  A broker and a worker")
-    is_starting = True
 
     def show_line(line: str) -> None:
-        if is_starting:  # Later lines would break the progress bar.
-            console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False)
 
     with Broker.start(kind=broker_kind) as broker:
         console.print(broker.description, highlight=False)
         with Worker(broker.url, models=models, model=model, on_line=show_line) as worker:
-            is_starting = False
             console.rule("3  The vehicle sends every frame and receives its mask, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
