@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from cloud.models.loader import ModelLoader
 from modelling.cli_options import DEMOSAIC, DEVICE, JSON, LABELS, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model, quantize
+from modelling.fetching import fetch
 from modelling.fusion.tune_cli import tune_fusion
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.tune_cli import judge_gate, tune_gate
@@ -59,7 +60,7 @@ def model() -> None:
     """Build, inspect, list, run and evaluate models."""
 
 
-for each in (quantize, convert_model, tune_gate, judge_gate, tune_fusion):
+for each in (fetch, quantize, convert_model, tune_gate, judge_gate, tune_fusion):
     model.add_command(each)
 
 

@@ -1,0 +1,117 @@
+"""`skylane model fetch`: gets a network from the catalogue, or from an address, and makes a model of the repository of it."""
+
+import re
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console
+
+from modelling.cli_options import LABELS, MODELS
+from shared.catalogue import CATALOGUE, Catalogue, ListedModel, download, is_there
+from shared.config import validate
+from shared.errors import SkylaneError
+from shared.flags import FiniteRange
+from shared.imaging.labels import Labels, labels_from
+from shared.messages.topics import validate_name
+from shared.models.manifest import MANIFEST_NAME, Manifest
+from shared.models.repository import Repository
+from shared.network.download import RemoteFile
+from shared.terminal_table import result_table
+
+_SUFFIXES = (".tflite", ".onnx")  # Formats of one file that run no code.
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@click.command("fetch")
+@click.argument("source", metavar="[NAME|URL]", required=False)
+@click.option("--name", metavar="NAME", help="Name of the model; with a URL required. [as in the catalogue]")
+@click.option("--sha256", help="Expected SHA-256 of the file behind a URL. [any; it is printed]")
+@click.option(
+    "--max-mb", type=FiniteRange(0, min_open=True), default=500.0, show_default=True, help="Largest file behind a URL."
+)
+@click.option("--labels", **LABELS)
+@CATALOGUE
+@MODELS
+def fetch(
+    source: str | None,
+    *,
+    name: str | None,
+    sha256: str | None,
+    max_mb: float,
+    labels: Labels | None,
+    catalogue: Catalogue,
+    repository: Repository,
+) -> None:
+    """Download a network of the catalogue, or the one file (.tflite, .onnx) behind a URL, into the repository.
+
+    Without NAME, list the catalogue.
+    """
+    if source is None:
+        rows = [
+            (each, entry.description, f"{entry.size / 1e6:.1f}", entry.licence, entry.trained_on)
+            for each, entry in catalogue.models.items()
+        ]
+        Console().print(
+            result_table(
+                "Networks to fetch", {"name": "<", "network": "<", "MB": ">", "licence": "<", "trained on": "<"}, rows
+            )
+        )
+        return
+    if "://" not in source:
+        if sha256 is not None or labels is not None:
+            raise click.UsageError("--sha256 and --labels are for a URL: the catalogue states both")
+        _fetch_listed(source, catalogue.model(source), repository.root / validate_name("model", name or source))
+        return
+    if name is None:
+        raise click.UsageError("a URL needs --name NAME: the server's name for the file is not used")
+    if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
+        raise click.UsageError("--sha256 has 64 hexadecimal digits")
+    remote = RemoteFile(source, round(max_mb * 1e6), sha256=sha256 and sha256.lower())
+    _fetch_unlisted(remote, repository.root / validate_name("model", name), labels)
+
+
+def _fetch_listed(name: str, entry: ListedModel, folder: Path) -> None:
+    labels = labels_from(entry.labels)
+    path = folder / MANIFEST_NAME
+    given = {**entry.manifest, "file": PurePosixPath(urlsplit(entry.url).path).name, "sha256": entry.sha256}
+    draft = validate(path, {"labels_file": entry.labels, "description": entry.description, **given}, Manifest)
+    manifest = draft.with_labels(labels)
+    if path.exists():
+        if not is_there(folder / manifest.file, entry.sha256):
+            raise SkylaneError(f"{folder} is another model: choose another name with --name, or move it away")
+        click.echo(f"{folder} is there already, and its file is unchanged")
+        return
+    entry.fetch(name, folder / manifest.file)
+    _write(path, manifest)
+    click.echo(f"{folder}: {entry.description}; {entry.licence}; trained on {entry.trained_on}")
+
+
+def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> None:
+    suffix = PurePosixPath(urlsplit(remote.url).path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise SkylaneError(
+            f"{remote.url} does not end in {' or '.join(_SUFFIXES)}: other formats can run code, or are several files; "
+            "download it yourself, and give it to `skylane model inspect` if you trust it"
+        )
+    if folder.exists():
+        raise SkylaneError(f"{folder} exists: choose another --name, or move it away")
+    target = folder / f"{folder.name}{suffix}"
+    found = download(folder.name, remote, target)
+    if remote.sha256 is None:
+        click.echo(f"SHA-256 {found}: the next time, --sha256 {found} makes sure that it is the same file")
+    from modelling.inspection import inspection  # noqa: PLC0415  TensorFlow takes seconds to import.
+
+    try:
+        path = inspection.write(inspection.inspect(target, labels=labels), folder)
+    except SkylaneError as error:
+        raise SkylaneError(
+            f"{target} is fetched, but it has no manifest yet: {error}. Then: skylane model inspect {target} --write {folder}"
+        ) from error
+    click.echo(f"wrote {path}")
+
+
+def _write(path: Path, manifest: Manifest) -> None:
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(manifest.to_yaml(), encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,117 @@
+"""The catalogue of networks and recordings that can be fetched: `configs/catalogue.yaml`, or a file of that form with other addresses."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import click
+from pydantic import AfterValidator, Field
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from shared.config import Section, read_yaml
+from shared.errors import SkylaneError, UnknownNameError
+from shared.files import file_sha256
+from shared.messages.topics import NAME
+from shared.network.download import DownloadError, RemoteFile
+from shared.package_data import shipped
+
+CATALOGUE = click.option(
+    "--catalogue",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    callback=lambda _context, _option, path: Catalogue.read(path),
+    help="Catalogue with other addresses, such as those of a mirror. [the one that ships with Skylane]",
+)
+_MAX_BYTES = 1 << 34
+
+
+def _checked(url: str) -> str:
+    try:
+        RemoteFile(url, _MAX_BYTES)
+    except DownloadError as error:
+        raise ValueError(str(error)) from error
+    return url
+
+
+_EntryName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+
+
+class ListedFile(Section):
+    """A file, where it is, and what is known of it."""
+
+    url: Annotated[str, AfterValidator(_checked)]
+    size: int = Field(ge=1, le=_MAX_BYTES)  # Bytes.
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    licence: str = Field(min_length=1)
+    description: str = ""
+
+    def fetch(self, name: str, target: Path) -> bool:
+        """Downloads to `target` with a progress bar on standard error; returns False if the file is there already.
+
+        Raises:
+            SkylaneError: another file is there, or it cannot be downloaded; the message says where to put it by hand.
+        """
+        if is_there(target, self.sha256):
+            return False
+        try:
+            download(name, RemoteFile(self.url, self.size, self.size, self.sha256), target)
+        except DownloadError as error:
+            raise SkylaneError(
+                f"{error}. Or get that file elsewhere, put it at {target}, and run this again"
+            ) from error
+        return True
+
+
+class ListedModel(ListedFile):
+    """A network in one file of a format that runs no code, and its manifest."""
+
+    trained_on: str = ""  # The data of its training, and their terms.
+    labels: str  # A label set that ships with Skylane.
+    manifest: dict[str, Any]  # The keys of model.yaml, without those that the file and the label set determine.
+
+
+class Catalogue(Section):
+    """All entries by name."""
+
+    models: dict[_EntryName, ListedModel] = Field(default_factory=dict)
+    bags: dict[_EntryName, ListedFile] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Self:
+        """Reads a file, by default the shipped one; raises a ConfigError."""
+        return read_yaml(path or shipped("configs") / "catalogue.yaml", cls)
+
+    def model(self, name: str) -> ListedModel:
+        """Returns a network; raises an UnknownNameError."""
+        if name not in self.models:
+            raise UnknownNameError("network in the catalogue", name, self.models)
+        return self.models[name]
+
+    def bag(self, name: str) -> ListedFile:
+        """Returns a recording; raises an UnknownNameError."""
+        if name not in self.bags:
+            raise UnknownNameError("recording in the catalogue", name, self.bags)
+        return self.bags[name]
+
+
+def download(name: str, remote: RemoteFile, target: Path) -> str:
+    """Downloads with a progress bar on standard error; returns the SHA-256. See `RemoteFile.fetch`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=remote.size)
+        return remote.fetch(target, lambda done, total: progress.update(task, completed=done, total=total))
+
+
+def is_there(target: Path, sha256: str) -> bool:
+    """Returns whether a file exists and has that hash; raises a SkylaneError if it has another one."""
+    if not target.exists():
+        return False
+    try:
+        found = file_sha256(target)
+    except OSError as error:
+        raise SkylaneError(f"{target} cannot be read: {error.strerror}") from error
+    if found != sha256:
+        raise SkylaneError(
+            f"{target} exists and has SHA-256 {found}, not {sha256}: move it away, or choose another name"
+        )
+    return True

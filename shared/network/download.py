@@ -1,0 +1,282 @@
+"""Downloads one file: over https, bounded, resumed after an interruption, checked by its hash, and never half-written."""
+
+import fcntl
+import hashlib
+import http.client
+import os
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from shared.errors import SkylaneError, reason_of, unwritable_message
+from shared.sanitize import printable
+
+MAX_REDIRECTS = 5
+
+_TIMEOUT_S = 30.0  # For connecting, and for each wait for more bytes.
+_ATTEMPTS = 4
+_BLOCK_BYTES = 1 << 18
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_HTML = (b"<!doctype html", b"<html")
+
+OnProgress = Callable[[int, int | None], None]
+
+
+class DownloadError(SkylaneError):
+    """A file cannot be downloaded, or is not the expected one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file to download, and what is known of it."""
+
+    url: str  # https, or http for this machine.
+    max_bytes: int
+    size: int | None = None  # Bytes, if known.
+    sha256: str | None = None  # In hexadecimal, if known; without it an interrupted download starts again.
+
+    def __post_init__(self) -> None:
+        _check_address(self.url)
+
+    def fetch(self, target: Path, on_progress: OnProgress = lambda _done, _total: None) -> str:
+        """Downloads to `target`, which must not exist, and returns the file's SHA-256.
+
+        The bytes go to a hidden file beside `target`, which takes its name at the end. Proxies are those of the
+        environment (`https_proxy`, `no_proxy`).
+
+        Raises:
+            DownloadError: the file cannot be got, is larger than allowed or not the expected one; nothing is left behind
+                but, if the hash is known, the part from which the next call goes on.
+        """
+        folder = target.parent
+        part = folder / f".{target.name}.{(self.sha256 or 'new')[:12]}.part"
+        is_new = not folder.exists()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _locked(part) as file:
+                found = _Transfer(self, file, on_progress).run()
+                os.fsync(file.fileno())
+                part.replace(target)
+        except OSError as error:
+            raise DownloadError(unwritable_message(target, error, "folder")) from error
+        except BaseException:
+            if part.exists() and (self.sha256 is None or not part.stat().st_size):
+                part.unlink()
+            if is_new and not any(folder.iterdir()):
+                folder.rmdir()
+            raise
+        return found
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """The requests for one file, until all of it is there."""
+
+    source: RemoteFile
+    file: BinaryIO
+    on_progress: OnProgress
+    digest: Any = field(default_factory=hashlib.sha256)
+    done: int = 0
+
+    def run(self) -> str:
+        """Returns the SHA-256 of the whole file."""
+        opener = urllib.request.build_opener(_HttpsHandler(), _HttpHandler(), _RedirectHandler(self.source.url))
+        while block := self.file.read(_BLOCK_BYTES):  # What an earlier call has got.
+            self._count(block)
+        for attempt in range(1, _ATTEMPTS + 1):
+            if self.source.sha256 is None:  # The server's file may be another one by now.
+                self._restart()
+            try:
+                if not self.done or self.done != self.source.size:
+                    self._ask(opener)
+                break
+            except _InterruptedTransfer as error:
+                if attempt == _ATTEMPTS:
+                    raise self._error(f"{error}") from error
+        self.file.flush()
+        found = str(self.digest.hexdigest())
+        if self.source.sha256 not in (None, found):
+            self._restart()
+            raise self._error(
+                f"it has SHA-256 {found}, not {self.source.sha256}: it was changed, or something on the way replaced it"
+            )
+        return found
+
+    def _ask(self, opener: urllib.request.OpenerDirector) -> None:
+        """Asks once for what is not there yet; raises an _InterruptedTransfer if another request may get the rest."""
+        headers = {"User-Agent": "skylane", "Accept-Encoding": "identity"}
+        if self.done:
+            headers["Range"] = f"bytes={self.done}-"
+        request = urllib.request.Request(self.source.url, headers=headers)  # noqa: S310 (RemoteFile checks it)
+        try:
+            with opener.open(request, timeout=_TIMEOUT_S) as response:
+                self._receive(response)
+        except urllib.error.HTTPError as error:
+            error.close()
+            problem = f"the server answers {error.code} {printable(str(error.reason))[:100]}"
+            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and self.done:
+                self._restart()
+            elif error.code < http.client.INTERNAL_SERVER_ERROR:
+                raise self._error(problem) from error
+            raise _InterruptedTransfer(problem) from error
+        except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
+            cause = getattr(error, "reason", error)
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise self._error(f"its certificate is not trusted ({cause.verify_message})") from error
+            raise _InterruptedTransfer(reason_of(cause)) from error
+
+    def _receive(self, response: Any) -> None:
+        if self.done and not self._is_rest(response):
+            self._restart()
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise self._error(f"it is sent as {printable(encoding)[:40]}, which is not the file itself")
+        rest = response.headers.get("Content-Length", "")
+        total = self.done + int(rest) if rest.isascii() and rest.isdigit() else None
+        self._check_size(total)
+        while block := response.read(_BLOCK_BYTES):
+            if not self.done and block[:64].lstrip().lower().startswith(_HTML):
+                raise self._error("it is an HTML page, as a login page or an error page is")
+            self._check_size(max(self.done + len(block), total or 0), is_whole=False)
+            self.file.write(block)
+            self._count(block)
+            self.on_progress(self.done, self.source.size or total)
+        if self.done < (total or self.source.size or 0):
+            raise _InterruptedTransfer(f"the connection ended after {self.done} of {total or self.source.size} bytes")
+
+    def _is_rest(self, response: Any) -> bool:
+        given = response.headers.get("Content-Range") or ""
+        return response.status == http.client.PARTIAL_CONTENT and str(given).startswith(f"bytes {self.done}-")
+
+    def _check_size(self, size: int | None, *, is_whole: bool = True) -> None:
+        expected, most = self.source.size, self.source.max_bytes
+        if size is None:
+            return
+        if expected is not None and (size > expected or (is_whole and size < expected)):
+            raise self._error(f"it has {'more than ' * (not is_whole)}{size} bytes, not {expected}")
+        if size > most:
+            raise self._error(f"it has more than {most / 1e6:g} MB: allow more with --max-mb if that is right")
+
+    def _restart(self) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        self.digest, self.done = hashlib.sha256(), 0
+
+    def _count(self, block: bytes) -> None:
+        self.digest.update(block)
+        self.done += len(block)
+
+    def _error(self, reason: str) -> DownloadError:
+        return DownloadError(f"cannot download {self.source.url}: {reason}")
+
+
+class _InterruptedTransfer(Exception):  # noqa: N818 (it is no error yet)
+    """The file is not all there; the message says why."""
+
+
+class _RedirectHandler(urllib.request.HTTPRedirectHandler):
+    """Follows few redirects, none off https, and none to a private address of another host."""
+
+    max_redirections = MAX_REDIRECTS
+    max_repeats = MAX_REDIRECTS
+
+    def __init__(self, url: str) -> None:
+        self._host = urlsplit(url).hostname
+
+    def redirect_request(  # noqa: PLR0917
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        """See HTTPRedirectHandler."""
+        try:
+            _check_address(newurl, must_be_https=urlsplit(req.full_url).scheme == "https")
+        except DownloadError:
+            fp.close()
+            raise
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None:
+            request.is_typed = urlsplit(newurl).hostname == self._host  # type: ignore[attr-defined]
+        return request
+
+
+class _HttpsHandler(urllib.request.HTTPSHandler):
+    """Connects as `_Connection` does, with the certificate authorities of this machine."""
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """See HTTPSHandler."""
+        kind: Any = partial(_HttpsConnection, may_be_private=_may_be_private(req))
+        return self.do_open(kind, req, context=ssl.create_default_context())
+
+
+class _HttpHandler(urllib.request.HTTPHandler):
+    """Connects as `_Connection` does."""
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """See HTTPHandler."""
+        kind: Any = partial(_HttpConnection, may_be_private=_may_be_private(req))
+        return self.do_open(kind, req)
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection that ends before it asks anything of a private address."""
+
+    def __init__(self, *arguments: Any, may_be_private: bool, **options: Any) -> None:
+        self._may_be_private = may_be_private
+        super().__init__(*arguments, **options)
+
+    def connect(self) -> None:
+        """See HTTPConnection."""
+        super().connect()
+        peer = str(self.sock.getpeername()[0])
+        if not self._may_be_private and not ip_address(peer.partition("%")[0]).is_global:
+            self.close()
+            raise DownloadError(
+                f"{self.host} is the private address {peer}: an answer from elsewhere must not lead there"
+            )
+
+
+class _HttpConnection(_Connection):
+    """Over TCP."""
+
+
+class _HttpsConnection(_Connection, http.client.HTTPSConnection):
+    """Over TLS."""
+
+
+def _may_be_private(request: urllib.request.Request) -> bool:
+    """Returns whether the user typed the host, or a proxy connects to it."""
+    return request.has_proxy() or bool(getattr(request, "is_typed", True))
+
+
+def _check_address(url: str, *, must_be_https: bool = False) -> None:
+    """Raises a DownloadError unless an address begins with https://, or with http:// and leads to this machine."""
+    try:
+        parts = urlsplit(url if url.isprintable() and " " not in url else "")
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("https", "http"):
+        raise DownloadError(f"{printable(url)[:200]!r} is not an address: write https://host/path")
+    if parts.scheme == "http" and (must_be_https or host not in _LOOPBACK):
+        raise DownloadError(f"{url[:200]} is not https: http is for this machine only")
+    if parts.username is not None:
+        raise DownloadError(f"https://{host} has a user name before it: leave it out, as the address is kept in files")
+
+
+@contextmanager
+def _locked(part: Path) -> Iterator[BinaryIO]:
+    """Opens the file of a part; raises a DownloadError if another process downloads it."""
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DownloadError(f"{part} is being downloaded by another process: wait for it") from None
+        yield file

@@ -1,0 +1,221 @@
+"""Downloads from a real server of this machine, which answers as good, bad and broken servers do."""
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile
+
+DATA = bytes(range(256)) * 4000
+SHA256 = hashlib.sha256(DATA).hexdigest()
+LIMIT = 10 << 20
+_THIRD = 3
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers by the path of the request; `asked` has the paths and the ranges."""
+
+    def __init__(self, asked: list[tuple[str, str | None]], *arguments: Any) -> None:
+        self.asked = asked
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        """Answers one request."""
+        given = self.headers.get("Range")
+        self.asked.append((self.path, given))
+        begin = int(given.removeprefix("bytes=").rstrip("-")) if given else 0
+        first, _, rest = self.path[1:].partition("/")
+        if first in ("loop", "hops", "leads"):
+            self.redirect(
+                {"loop": "/loop", "leads": rest}.get(first) or (f"/hops/{int(rest) - 1}" if rest > "0" else "/file")
+            )
+        elif first == "missing" or (first == "busy" and len(self.asked) < _THIRD):
+            self.send_error(404 if first == "missing" else 503)
+        elif first == "page":
+            self.answer(b"\n<!DOCTYPE html><html>Log in</html>", 0)
+        elif first == "cut":  # Ends in the middle of the first answer.
+            self.answer(DATA[begin:], begin, sent=None if begin else len(DATA) // 2)
+        elif first == "cut-and-changed":
+            self.answer(DATA[begin:][::-1] if begin else DATA, begin, sent=None if begin else 1000)
+        elif first == "cut-without-ranges":
+            self.answer(DATA, 0, sent=len(DATA) // 2 if len(self.asked) == 1 else None)
+        else:
+            self.answer(DATA, 0, length=first != "no-length", encoding="gzip" if first == "packed" else "")
+
+    def redirect(self, address: str) -> None:
+        """Sends the client to another address."""
+        self.send_response(302)
+        self.send_header("Location", address)
+        self.end_headers()
+
+    def answer(
+        self, data: bytes, begin: int, *, sent: int | None = None, length: bool = True, encoding: str = ""
+    ) -> None:
+        """Sends data from position `begin` of the file on; `sent` bytes of it if the connection is to break."""
+        self.send_response(206 if begin else 200)
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin}-{begin + len(data) - 1}/{begin + len(data)}")
+        if length:
+            self.send_header("Content-Length", str(len(data)))
+        if encoding:
+            self.send_header("Content-Encoding", encoding)
+        self.end_headers()
+        self.wfile.write(data[:sent])
+
+    def log_message(self, *_: Any) -> None:
+        """Keeps the test's output clean."""
+
+
+@contextmanager
+def serving(asked: list[tuple[str, str | None]]) -> Iterator[str]:
+    """Runs a server; `asked` gets the path and the range of each request."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, asked))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def asked() -> list[tuple[str, str | None]]:
+    """What the server was asked."""
+    return []
+
+
+@pytest.fixture
+def server(asked: list[tuple[str, str | None]]) -> Iterator[str]:
+    """The address of a server."""
+    with serving(asked) as address:
+        yield address
+
+
+@pytest.mark.parametrize(
+    "path", ["file", "cut", "cut-without-ranges", "no-length", "busy", "hops/4"], ids=lambda each: each
+)
+def test_the_file_arrives_whole(server: str, tmp_path: Path, path: str) -> None:
+    """Also over broken connections, busy servers and redirects, and nothing else is left in its folder."""
+    target = tmp_path / "new" / "file.onnx"
+    steps: list[int] = []
+    found = RemoteFile(f"{server}/{path}", LIMIT, len(DATA), SHA256).fetch(target, lambda done, _: steps.append(done))
+    assert found == SHA256
+    assert target.read_bytes() == DATA
+    assert steps[-1] == len(DATA)
+    assert [each.name for each in target.parent.iterdir()] == ["file.onnx"]
+
+
+def test_what_has_arrived_is_not_asked_for_again(
+    server: str, asked: list[tuple[str, str | None]], tmp_path: Path
+) -> None:
+    """The second request is for the rest."""
+    RemoteFile(f"{server}/cut", LIMIT, None, SHA256).fetch(tmp_path / "file")
+    assert asked == [("/cut", None), ("/cut", f"bytes={len(DATA) // 2}-")]
+
+
+def test_a_later_call_goes_on_where_an_earlier_one_ended(
+    server: str, asked: list[tuple[str, str | None]], tmp_path: Path
+) -> None:
+    """The hash of the whole file decides."""
+    target = tmp_path / "file"
+    (tmp_path / f".file.{SHA256[:12]}.part").write_bytes(DATA[:5000])
+    RemoteFile(f"{server}/cut", LIMIT, None, SHA256).fetch(target)
+    assert asked == [("/cut", "bytes=5000-")]
+    assert target.read_bytes() == DATA
+
+
+def test_a_file_of_unknown_hash_is_never_put_together(
+    server: str, asked: list[tuple[str, str | None]], tmp_path: Path
+) -> None:
+    """Its parts could be of different files."""
+    assert RemoteFile(f"{server}/cut-without-ranges", LIMIT).fetch(tmp_path / "file") == SHA256
+    assert [given for _, given in asked] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "limits", "reason"),
+    [
+        ("cut-and-changed", (LIMIT, len(DATA), SHA256), "it has SHA-256"),
+        ("file", (LIMIT, len(DATA), "0" * 64), f"it has SHA-256 {SHA256}, not 000"),
+        ("file", (LIMIT, len(DATA) + 1, SHA256), f"it has {len(DATA)} bytes, not {len(DATA) + 1}"),
+        ("no-length", (LIMIT, 1000, SHA256), "more than"),
+        ("no-length", (1000, None, None), "more than 0.001 MB: allow more with --max-mb"),
+        ("file", (1000, None, None), "more than 0.001 MB"),
+        ("page", (LIMIT, None, None), "it is an HTML page"),
+        ("packed", (LIMIT, None, None), "it is sent as gzip"),
+        ("missing", (LIMIT, None, SHA256), "the server answers 404 Not Found"),
+        ("loop", (LIMIT, None, None), "infinite loop"),
+        (f"hops/{MAX_REDIRECTS + 1}", (LIMIT, None, None), "infinite loop"),
+        ("leads/http://example.com/file", (LIMIT, None, None), "http is for this machine only"),
+        ("leads/file:///etc/passwd", (LIMIT, None, None), "is not allowed"),
+        ("leads/http://localhost:1/file", (LIMIT, None, None), "refused|private address"),
+    ],
+    ids=lambda each: str(each)[:30],
+)
+def test_another_file_is_refused_and_nothing_is_left(
+    server: str, tmp_path: Path, path: str, limits: tuple[int, int | None, str | None], reason: str
+) -> None:
+    """The message names the address and the reason."""
+    target = tmp_path / "new" / "file"
+    with pytest.raises(DownloadError, match=reason):
+        RemoteFile(f"{server}/{path}", *limits).fetch(target)
+    assert not target.parent.exists()
+
+
+def test_an_answer_cannot_lead_to_another_service_of_this_machine(server: str, tmp_path: Path) -> None:
+    """The user typed 127.0.0.1, and not the name that the answer gives."""
+    with serving([]) as other:
+        remote = RemoteFile(f"{server}/leads/{other.replace('127.0.0.1', 'localhost')}/file", LIMIT)
+        with pytest.raises(DownloadError, match="localhost is the private address"):
+            remote.fetch(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://example.com/a.onnx", "http is for this machine only"),
+        ("ftp://example.com/a.onnx", "is not an address"),
+        ("file:///etc/passwd", "is not an address"),
+        ("https://", "is not an address"),
+        ("https://host:99999/a", "is not an address"),
+        ("https://a\x1b[31m/b", "is not an address"),
+        ("https://user:secret@host/a", "has a user name before it"),
+        ("example.com/a", "is not an address"),
+    ],
+)
+def test_other_addresses_are_refused(url: str, reason: str) -> None:
+    """Before anything is asked, and without printing a password."""
+    with pytest.raises(DownloadError, match=reason) as caught:
+        RemoteFile(url, LIMIT)
+    assert "secret" not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+def test_two_downloads_of_one_file_do_not_mix(server: str, tmp_path: Path) -> None:
+    """The second one is refused."""
+    inner: list[str] = []
+
+    def again(_done: int, _total: int | None) -> None:
+        with pytest.raises(DownloadError, match="by another process"):
+            RemoteFile(f"{server}/file", LIMIT, None, SHA256).fetch(tmp_path / "file")
+        inner.append("refused")
+
+    RemoteFile(f"{server}/file", LIMIT, None, SHA256).fetch(tmp_path / "file", again)
+    assert inner
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def test_without_a_server_one_sentence_says_so(tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    with pytest.raises(DownloadError, match=r"cannot download http://127\.0\.0\.1:1/file: Connection refused"):
+        RemoteFile("http://127.0.0.1:1/file", LIMIT).fetch(tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
