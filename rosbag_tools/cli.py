@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, get_args
+from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -22,13 +23,14 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.metadata import named
 from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.verification import without_checksums
+from shared.catalogue import CATALOGUE, Catalogue
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
 from shared.sanitize import printable
-from shared.terminal_table import Table
+from shared.terminal_table import Table, result_table
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -59,6 +61,32 @@ def _target(command: _Command) -> _Command:
 @click.group()
 def bag() -> None:
     """Make, inspect, crop and convert rosbags without ROS."""
+
+
+@bag.command()
+@click.argument("name", required=False)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs/bags"),
+    show_default=True,
+    help="Folder.",
+)
+@CATALOGUE
+def fetch(name: str | None, out: Path, catalogue: Catalogue) -> None:
+    """Download a recording of the catalogue. Without NAME, list the catalogue."""
+    if name is None:
+        rows = [
+            (each, entry.description, f"{entry.size / 1e6:.1f}", entry.licence)
+            for each, entry in catalogue.bags.items()
+        ]
+        headings = {"name": "<!", "recording": "<", "MB": ">", "licence": "<"}
+        Console().print(result_table("Recordings to fetch", headings, rows))
+        return
+    entry = catalogue.bag(name)
+    target = out / f"{name}{PurePosixPath(urlsplit(entry.url).path).suffix}"
+    is_new = entry.fetch(name, target)
+    click.echo(f"{target}: {entry.description}; {entry.licence}{'' if is_new else '; it was there already'}")
 
 
 @bag.command()
