@@ -1,90 +1,14 @@
 """Downloads from a real server of this machine, which answers as good, bad and broken servers do."""
 
-import hashlib
-import http.server
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile
+from tests.support.file_server import DATA, SHA256, serving
 
-DATA = bytes(range(256)) * 4000
-SHA256 = hashlib.sha256(DATA).hexdigest()
 LIMIT = 10 << 20
-_THIRD = 3
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers by the path of the request; `asked` has the paths and the ranges."""
-
-    def __init__(self, asked: list[tuple[str, str | None]], *arguments: Any) -> None:
-        self.asked = asked
-        super().__init__(*arguments)
-
-    def do_GET(self) -> None:
-        """Answers one request."""
-        given = self.headers.get("Range")
-        self.asked.append((self.path, given))
-        begin = int(given.removeprefix("bytes=").rstrip("-")) if given else 0
-        first, _, rest = self.path[1:].partition("/")
-        if first in ("loop", "hops", "leads"):
-            self.redirect(
-                {"loop": "/loop", "leads": rest}.get(first) or (f"/hops/{int(rest) - 1}" if rest > "0" else "/file")
-            )
-        elif first == "missing" or (first == "busy" and len(self.asked) < _THIRD):
-            self.send_error(404 if first == "missing" else 503)
-        elif first == "page":
-            self.answer(b"\n<!DOCTYPE html><html>Log in</html>", 0)
-        elif first == "cut":  # Ends in the middle of the first answer.
-            self.answer(DATA[begin:], begin, sent=None if begin else len(DATA) // 2)
-        elif first == "cut-and-changed":
-            self.answer(DATA[begin:][::-1] if begin else DATA, begin, sent=None if begin else 1000)
-        elif first == "cut-without-ranges":
-            self.answer(DATA, 0, sent=len(DATA) // 2 if len(self.asked) == 1 else None)
-        else:
-            self.answer(DATA, 0, length=first != "no-length", encoding="gzip" if first == "packed" else "")
-
-    def redirect(self, address: str) -> None:
-        """Sends the client to another address."""
-        self.send_response(302)
-        self.send_header("Location", address)
-        self.end_headers()
-
-    def answer(
-        self, data: bytes, begin: int, *, sent: int | None = None, length: bool = True, encoding: str = ""
-    ) -> None:
-        """Sends data from position `begin` of the file on; `sent` bytes of it if the connection is to break."""
-        self.send_response(206 if begin else 200)
-        if begin:
-            self.send_header("Content-Range", f"bytes {begin}-{begin + len(data) - 1}/{begin + len(data)}")
-        if length:
-            self.send_header("Content-Length", str(len(data)))
-        if encoding:
-            self.send_header("Content-Encoding", encoding)
-        self.end_headers()
-        self.wfile.write(data[:sent])
-
-    def log_message(self, *_: Any) -> None:
-        """Keeps the test's output clean."""
-
-
-@contextmanager
-def serving(asked: list[tuple[str, str | None]]) -> Iterator[str]:
-    """Runs a server; `asked` gets the path and the range of each request."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, asked))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture

@@ -1,0 +1,177 @@
+"""`skylane model fetch` and `skylane bag fetch`, from a server of this machine."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from modelling.model_cli import model
+from rosbag_tools.cli import bag
+from shared.catalogue import Catalogue
+from shared.models.repository import Repository
+from shared.package_data import shipped
+from tests.support.file_server import serving
+
+STORED = Repository(shipped("models")).find("road-tiny")
+FILE = STORED.file().read_bytes()
+KEYS = ("task", "format", "input", "output", "confidence")
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The address of a server with the file of a network."""
+    with serving([], FILE) as address:
+        yield address
+
+
+@pytest.fixture
+def entry(server: str) -> dict[str, Any]:
+    """An entry of the catalogue for it."""
+    document = yaml.safe_load(STORED.manifest.to_yaml())
+    return {
+        "url": f"{server}/{STORED.manifest.file}",
+        "size": len(FILE),
+        "sha256": hashlib.sha256(FILE).hexdigest(),
+        "licence": "Apache-2.0",
+        "trained_on": "a synthetic drive",
+        "labels": "street12",
+        "manifest": {key: document[key] for key in KEYS if key in document},
+    }
+
+
+def run(tmp_path: Path, entry: dict[str, Any], *arguments: str, code: int = 0) -> str:
+    """Runs `model fetch` with a catalogue of one entry; returns what it prints, or its error."""
+    catalogue = tmp_path / "catalogue.yaml"
+    catalogue.write_text(yaml.safe_dump({"models": {"tiny": entry}, "bags": {"drive": picked(entry)}}))
+    command, *rest = arguments
+    result = CliRunner().invoke(
+        bag if command == "bag" else model,
+        [
+            "fetch",
+            *rest,
+            "--catalogue",
+            str(catalogue),
+            *(() if command == "bag" else ("--models", str(tmp_path / "models"))),
+        ],
+    )
+    assert result.exit_code == code, result.output
+    return result.output if result.exception is None else f"{result.output}{result.exception}"
+
+
+def picked(entry: dict[str, Any]) -> dict[str, Any]:
+    """Returns the keys of a recording."""
+    return {key: entry[key] for key in ("url", "size", "sha256", "licence")}
+
+
+def test_a_network_of_the_catalogue_becomes_a_model(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """Its manifest has the hash, so that a worker serves exactly this file."""
+    assert "Apache-2.0; trained on a synthetic drive" in run(tmp_path, entry, "model", "tiny")
+    stored = Repository(tmp_path / "models").find("tiny")
+    assert stored.file().read_bytes() == FILE
+    assert stored.manifest.sha256 == entry["sha256"]
+    assert stored.labels() == STORED.labels()
+    assert "is there already" in run(tmp_path, entry, "model", "tiny")
+
+
+def test_a_file_that_was_put_there_by_hand_is_used(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """As the error without a network advises."""
+    folder = tmp_path / "models" / "tiny"
+    lost = entry | {"url": "http://127.0.0.1:1/network.tflite"}
+    error = run(tmp_path, lost, "model", "tiny", code=1)
+    assert "Connection refused" in error
+    assert f"put it at {folder}/network.tflite, and run this again" in error
+    assert not folder.exists()
+    folder.mkdir(parents=True)
+    (folder / "network.tflite").write_bytes(FILE)
+    run(tmp_path, lost, "model", "tiny")
+    assert Repository(tmp_path / "models").find("tiny").file().read_bytes() == FILE
+
+
+def test_another_model_of_that_name_is_kept(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """Neither its file nor its manifest changes."""
+    run(tmp_path, entry, "model", "tiny")
+    path = tmp_path / "models" / "tiny" / STORED.manifest.file
+    path.write_bytes(b"another")
+    assert f"{path} exists and has SHA-256" in run(tmp_path, entry, "model", "tiny", code=1)
+    assert path.read_bytes() == b"another"
+
+
+def test_a_url_needs_a_name_and_prints_its_hash(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """The server's name for the file is not used."""
+    assert "a URL needs --name NAME" in run(tmp_path, entry, "model", entry["url"], code=2)
+    printed = run(tmp_path, entry, "model", entry["url"], "--name", "mine", "--labels", "street12")
+    assert f"SHA-256 {entry['sha256']}" in printed
+    assert Repository(tmp_path / "models").find("mine").file().name == "mine.tflite"
+    assert "exists: choose another --name" in run(tmp_path, entry, "model", entry["url"], "--name", "mine", code=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "problem"),
+    [
+        ("network.pt", (), "does not end in .tflite or .onnx: other formats can run code"),
+        ("network.zip", (), "does not end in .tflite or .onnx"),
+        ("page/a.onnx", (), "it is an HTML page"),
+        ("missing/a.onnx", (), "the server answers 404"),
+        ("a.tflite", ("--sha256", "0" * 64), "it has SHA-256"),
+        ("a.tflite", ("--max-mb", "0.001"), "more than 0.001 MB: allow more with --max-mb"),
+    ],
+)
+def test_what_cannot_be_used_leaves_nothing(
+    tmp_path: Path, entry: dict[str, Any], server: str, *, path: str, arguments: tuple[str, ...], problem: str
+) -> None:
+    """The message says why."""
+    assert problem in run(tmp_path, entry, "model", f"{server}/{path}", "--name", "mine", *arguments, code=1)
+    assert not (tmp_path / "models" / "mine").exists()
+
+
+def test_a_file_whose_outputs_are_not_clear_is_kept(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """The message has the command that asks for the missing option."""
+    with serving([], b"no network") as address:
+        error = run(tmp_path, entry, "model", f"{address}/a.onnx", "--name", "mine", code=1)
+    assert "is fetched, but it has no manifest yet" in error
+    assert "skylane model inspect" in error
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"url": "http://example.com/a"}, "http is for this machine only"),
+        ({"sha256": "abc"}, "sha256"),
+        ({"size": 0}, "size"),
+        ({"licence": ""}, "licence"),
+        ({"colour": "red"}, "colour"),
+        ({"manifest": {"format": "tflite"}}, "input"),
+        ({"labels": "nothing"}, "no label set 'nothing'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_catalogue_is_refused(
+    tmp_path: Path, entry: dict[str, Any], changed: dict[str, Any], problem: str
+) -> None:
+    """The message names the key."""
+    assert problem in run(tmp_path, entry | changed, "model", "tiny", code=1)
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_recording_is_fetched_once(tmp_path: Path, entry: dict[str, Any]) -> None:
+    """An unknown name is answered with the nearest one."""
+    out = tmp_path / "bags"
+    assert f"{out}/drive.tflite" in run(tmp_path, entry, "bag", "drive", "--out", str(out))
+    assert "it was there already" in run(tmp_path, entry, "bag", "drive", "--out", str(out))
+    assert "did you mean drive?" in run(tmp_path, entry, "bag", "drives", code=1)
+    assert "drive" in run(tmp_path, entry, "bag")
+
+
+def test_the_shipped_catalogue_is_valid() -> None:
+    """Each address names a fixed commit, so that the file behind it does not change."""
+    shipped_one = Catalogue.read(None)
+    for entry in (*shipped_one.models.values(), *shipped_one.bags.values()):
+        assert any(len(part) == len("104342d2d3480b3e66203073dac24f4e2dbb4c41") for part in entry.url.split("/")), (
+            entry.url
+        )
+    assert json.dumps(sorted(shipped_one.bags)) == '["fixed-camera", "highway", "lanes"]'
