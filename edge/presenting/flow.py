@@ -1,7 +1,8 @@
 """The motion in the images of one camera: dense optical flow from tick to tick, composed from a result's frame to now."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -20,28 +21,31 @@ Vectors = npt.NDArray[np.float32]  # H×W×2: x, y.
 Grey = npt.NDArray[np.uint8]  # H×W.
 
 _CV: Any = cv2  # Its type hints lack arguments that may be None and scalars.
-_SPACING = 4  # Pixels of the model's input between two vectors of a step.
 _FEWEST_VECTORS = 32  # Along the shorter side: a small input has a finer grid.
 _SMALLEST_PX = 16  # Shorter side of the smallest picture that DIS can work on.
 _LARGEST_RATIO = 4  # Largest ratio of the durations of two steps between which the speed is assumed to be equal.
-_NEIGHBOURS, _FINE_NEIGHBOURS = (2, 5), (4,)  # Distances, in pixels of the grid.
-_BETTER_BY = 1  # Grey levels by which the motion of a neighbour must fit better.
-_MAX_STEPS = 64  # Two seconds at 30 Hz; 31 MB for an input of 968×608.
-_MAX_BYTES = 64_000_000  # Memory of all steps: a larger input has fewer steps.
+_BETTER_BY = 1  # Grey levels by which another motion of a point must fit better.
+_SMALL_AREA, _LARGE_AREA = (3, 3), (9, 9)  # Pixels over which the difference of two pictures is averaged.
+_MAX_STEPS = 64  # Two seconds at 30 Hz; 69 MB for an input of 968×608.
+_MAX_BYTES = 128_000_000  # Memory of all steps: a larger input has fewer steps.
 _LONGEST_STEP_NS = 1_200_000_000  # Flow over a second still beats a held result; not measured for longer gaps.
 _MAX_BUDGET_NS = 50_000_000  # Time limit of the flow at a tick: on a busy machine, late flow is better than none.
 _BUDGET_SHARE = 0.5  # Share of the time between two ticks that the flow may take.
 _SAMPLES = 5  # Ticks whose median time is compared with the budget.
-_LARGER_BELOW = 0.35  # Share of the budget below which a larger size is tried, which takes up to 2.6 times as long.
+_LARGER_BELOW = 0.35  # Share of the budget below which a larger size is tried, which takes about three times as long.
 _FIRST_WAIT, _LONGEST_WAIT = 30, 960  # Ticks from a change until a larger size is tried.
 
 
 class FlowSize(StrEnum):
     """The size of the images that the flow is computed from, relative to the model's input."""
 
-    QUARTER = "quarter"  # And the composed motion is refined on images of half the size.
+    HALF = "half"
+    QUARTER = "quarter"
     EIGHTH = "eighth"
     NONE = "none"  # No flow: the result is held.
+
+
+_SPACINGS = {FlowSize.HALF: 2, FlowSize.QUARTER: 4, FlowSize.EIGHTH: 8}  # Pixels of the model's input between two vectors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,26 @@ class Motion:
     displacement: Vectors  # Position then minus position now, in pixels of the grid.
     then: Grey  # The picture of the result's frame; of the next tick if that one was skipped.
     now: Grey
+    whole: tuple[Grey, Grey] | None = None  # Both in the picture's size, if there is time to refine the motion on them.
+    search: "Search | None" = None  # How it is refined on them.
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The motions that are tried for each point, beside its own; distances in pixels of the grid."""
+
+    neighbours: tuple[int, ...] = ()  # The motions of the points at these distances.
+    shifts: tuple[float, ...] = ()  # The best motion so far, changed by so much.
+    interpolation: int = cv2.INTER_LINEAR
+
+
+# Masks are sampled at whole pixels, so that their motion is compared at whole pixels, too.
+_STEP_SEARCH = Search(neighbours=(3,))
+_FINE_SEARCH = Search(neighbours=(4,), shifts=(0.5,))
+_REFINED = {
+    FlowSize.HALF: Search(neighbours=(3, 7), shifts=(1,), interpolation=cv2.INTER_NEAREST),
+    FlowSize.QUARTER: Search(neighbours=(4,), interpolation=cv2.INTER_NEAREST),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +85,8 @@ class _Step:
     """A tick, and the flow from it to the tick before."""
 
     due_ns: int
-    fine: Grey
+    whole: Grey
+    fine: Grey  # Half the size.
     grey: Grey  # Has a pixel for each vector.
     flow: Vectors | None = None  # None: not known.
     duration_ns: int = 0
@@ -69,7 +94,8 @@ class _Step:
     @property
     def size_bytes(self) -> int:
         """The size of the arrays."""
-        return self.fine.nbytes + self.grey.nbytes + (0 if self.flow is None else self.flow.nbytes)
+        arrays = (self.whole, self.fine, self.grey, self.flow)
+        return sum(array.nbytes for array in arrays if array is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +109,14 @@ class _Chain:
 
 
 class FlowSizeChoice:
-    """Chooses the largest flow whose time fits the budget.
+    """Chooses the largest flow whose time fits the budget, up to a limit.
 
     A larger size is tried after a wait, which doubles each time that the larger size was too slow again.
     """
 
-    def __init__(self) -> None:
-        self.size = FlowSize.QUARTER
+    def __init__(self, largest: FlowSize = FlowSize.QUARTER) -> None:
+        self.size = largest
+        self._sizes = list(FlowSize)[list(FlowSize).index(largest) :]
         self._shares: deque[float] = deque(maxlen=_SAMPLES)
         self._ticks = 0  # Number of ticks since the latest change.
         self._wait = _FIRST_WAIT
@@ -100,7 +127,7 @@ class FlowSizeChoice:
         self._ticks += 1
         if len(self._shares) < _SAMPLES:
             return
-        share, sizes = median(self._shares), list(FlowSize)
+        share, sizes = median(self._shares), self._sizes
         at = sizes.index(self.size)
         if share > 1 and self.size is not sizes[-1]:
             self._wait = min(2 * self._wait, _LONGEST_WAIT) if self._ticks < self._wait else _FIRST_WAIT
@@ -122,11 +149,12 @@ class FlowTrack:
     from the one before, which makes it more accurate at the same cost, because motion changes slowly.
     """
 
-    def __init__(self, clock_ns: Callable[[], int] | None = None) -> None:
+    def __init__(self, clock_ns: Callable[[], int] | None = None, largest: FlowSize = FlowSize.QUARTER) -> None:
         """`clock_ns` measures the time that flow takes, which chooses its size; without it, the size is the largest."""
         self.size = FlowSize.NONE  # Size of the flow to the present tick.
         self._clock_ns = clock_ns or (lambda: 0)
-        self._choice = FlowSizeChoice()
+        self._spacing = _SPACINGS[largest]
+        self._choice = FlowSizeChoice(largest)
         self._took_ns = 0
         self._form: tuple[Any, ...] = ()
         self._sequence = 0
@@ -134,7 +162,11 @@ class FlowTrack:
         self._chain: _Chain | None = None  # The latest one,
         self._motion: Motion | None = None  # and the motion along it.
         self._start: Vectors | None = None  # The latest flow as DIS computed it.
-        self._dis = {FlowSize.QUARTER: _dis(patch_size=4, stride=3), FlowSize.EIGHTH: _dis(patch_size=3, stride=2)}
+        self._dis = {
+            FlowSize.HALF: _dis(patch_size=3, stride=2),
+            FlowSize.QUARTER: _dis(patch_size=4, stride=3),
+            FlowSize.EIGHTH: _dis(patch_size=3, stride=2),
+        }
 
     def add(self, tick: Tick) -> None:
         """Makes a tick the present one, and computes the flow from it to the one before."""
@@ -146,28 +178,34 @@ class FlowTrack:
         elif duration_ns:
             self._choice.took(self._took_ns, duration_ns // max(1, tick.sequence - self._sequence))
         self._form, self._sequence = form, tick.sequence
-        start_ns = self._clock_ns()
+        self._took_ns = 0
         self.size = self._choice.size
-        fine, grey = _greys(picture(tick.image, tick.geometry))
-        flow = self._flow(grey, duration_ns) if self._steps else None
-        step = _Step(tick.due_ns, fine, grey, flow, duration_ns)
+        with self.timed():
+            whole, fine, grey = _greys(picture(tick.image, tick.geometry), self._spacing)
+            flow = self._flow(grey, duration_ns) if self._steps else None
+        step = _Step(tick.due_ns, whole, fine, grey, flow, duration_ns)
         if len(self._steps) * step.size_bytes > _MAX_BYTES:
             self._steps.popleft()
         self._steps.append(step)
-        self._took_ns = self._clock_ns() - start_ns
 
     def motion_since(self, due_ns: int) -> Motion | None:
         """Returns the motion from the frame that was due at `due_ns` to the present tick; None if it is not known.
 
         If no tick was due at that time, the motion is interpolated between the ticks around it.
         """
-        start_ns = self._clock_ns()
         known = self._chain
         if known is None or known.due_ns != due_ns or known.last is not self._steps[-1]:
-            self._chain = self._extended(due_ns) or self._composed(due_ns)
-            self._motion = None if self._chain is None else self._along(self._chain)
-        self._took_ns += self._clock_ns() - start_ns
+            with self.timed():
+                self._chain = self._extended(due_ns) or self._composed(due_ns)
+                self._motion = None if self._chain is None else self._along(self._chain)
         return self._motion
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Adds the time of the body to that of the present tick, which chooses the size."""
+        start_ns = self._clock_ns()
+        yield
+        self._took_ns += self._clock_ns() - start_ns
 
     def _extended(self, due_ns: int) -> _Chain | None:
         """Continues the latest chain by the present step, if it is of the same result."""
@@ -197,12 +235,11 @@ class FlowTrack:
         """Returns the motion along a chain, refined on finer images if there is time for it."""
         if chain.then is chain.last:
             return Motion(chain.displacement, chain.last.grey, chain.last.grey)
-        if self.size is not FlowSize.QUARTER:
+        if self.size not in _REFINED:
             return Motion(chain.displacement, chain.then.grey, chain.last.grey)
-        fine = resized(chain.displacement, chain.last.fine.shape)
-        return Motion(
-            refined(fine, chain.then.fine, chain.last.fine, _FINE_NEIGHBOURS), chain.then.fine, chain.last.fine
-        )
+        then, now = chain.then.fine, chain.last.fine
+        fine = refined(resized(chain.displacement, now.shape), then, now, _FINE_SEARCH)
+        return Motion(held_where_still(fine, then, now), then, now, (chain.then.whole, chain.last.whole), _REFINED[self.size])
 
     def _flow(self, grey: Grey, duration_ns: int) -> Vectors | None:
         """Computes the flow from the present picture to the one before, at the chosen size."""
@@ -212,14 +249,13 @@ class FlowTrack:
         self._start = None
         if self.size is FlowSize.NONE or min(grey.shape) < 2 * _SMALLEST_PX:
             return None
-        images = [grey, before.grey]
-        if self.size is FlowSize.EIGHTH:
-            half = (grey.shape[0] // 2, grey.shape[1] // 2)
-            images = [_shrunk(image, half) for image in images]
-            start = None if start is None else resized(start, half)
+        factor = _SPACINGS[self.size] // self._spacing
+        shape = (grey.shape[0] // factor, grey.shape[1] // factor)
+        start = None if start is None else resized(start, shape)
+        images = [_shrunk(image, shape) for image in (grey, before.grey)]
         flow = resized(self._dis[self.size].calc(*images, start), grey.shape)
         self._start = flow
-        return refined(flow, before.grey, grey, _NEIGHBOURS)
+        return refined(flow, before.grey, grey, _STEP_SEARCH)
 
 
 def picture(image: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[Any]:
@@ -236,23 +272,48 @@ def composed(later: Vectors, earlier: Vectors) -> Vectors:
     return later + moved
 
 
-def refined(displacement: Vectors, then: Grey, now: Grey, distances: tuple[int, ...]) -> Vectors:
-    """Gives each point the motion of one of its neighbours, at these distances, if that one fits the images better.
+def pixel_displacement(motion: Motion, shape: tuple[int, ...]) -> Vectors:
+    """Returns the displacement of each pixel of a mask that has the picture's size."""
+    displacement = resized(motion.displacement, shape)
+    if motion.whole is None or motion.search is None:
+        return displacement
+    return refined(displacement, *motion.whole, motion.search)
+
+
+def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vectors:
+    """Gives each point another motion if that one fits the images better: one of a neighbour, or its own with a small change.
 
     Optical flow blurs the edges of objects. Points beside an edge get the motion of the right side by this.
     """
     height, width = now.shape
-    border = max(distances)
+    border = max(search.neighbours)
     padded: Vectors = _CV.copyMakeBorder(displacement, *[border] * 4, _CV.BORDER_REPLICATE)
     best = displacement.copy()
-    least = _misfit(best, then, now)
-    for distance in distances:
-        for x, y in ((distance, 0), (-distance, 0), (0, distance), (0, -distance)):
-            neighbours = padded[border + y : border + y + height, border + x : border + x + width]
-            misfit: Grey = _CV.add(_misfit(neighbours, then, now), _BETTER_BY)
-            _CV.copyTo(neighbours, _CV.compare(misfit, least, _CV.CMP_LT), best)
-            least = _CV.min(least, misfit)
+    least = _misfit(best, then, now, search.interpolation)
+
+    def try_motion(other: Vectors) -> None:
+        nonlocal least
+        misfit: Grey = _CV.add(_misfit(other, then, now, search.interpolation), _BETTER_BY)
+        _CV.copyTo(other, _CV.compare(misfit, least, _CV.CMP_LT), best)
+        least = _CV.min(least, misfit)
+
+    for distance in search.neighbours:
+        for x, y in _around(distance):
+            try_motion(padded[border + y : border + y + height, border + x : border + x + width])
+    for shift in search.shifts:
+        known = best.copy()
+        for x, y in _around(shift):
+            try_motion(_CV.add(known, (x, y, 0, 0)))
     return best
+
+
+def held_where_still(displacement: Vectors, then: Grey, now: Grey) -> Vectors:
+    """Removes the motion of points around which the images fit better without any, such as the vehicle's own bonnet."""
+    still = np.zeros_like(displacement)
+    misfit = _CV.add(_misfit(still, then, now, area=_LARGE_AREA), _BETTER_BY)
+    is_still = _CV.compare(misfit, _misfit(displacement, then, now, area=_LARGE_AREA), _CV.CMP_LT)
+    held: Vectors = _CV.copyTo(still, is_still, displacement.copy())
+    return held
 
 
 def sampled(image: npt.NDArray[Any], displacement: Vectors, interpolation: int = cv2.INTER_LINEAR) -> Any:
@@ -280,20 +341,32 @@ def pixel_positions(height: int, width: int) -> Vectors:
     return positions
 
 
-def _misfit(displacement: Vectors, then: Grey, now: Grey) -> Grey:
+def _around(distance: Any) -> tuple[tuple[Any, Any], ...]:
+    """Returns the offsets to the right, left, bottom and top."""
+    return (distance, 0), (-distance, 0), (0, distance), (0, -distance)
+
+
+def _misfit(
+    displacement: Vectors,
+    then: Grey,
+    now: Grey,
+    interpolation: int = cv2.INTER_LINEAR,
+    area: tuple[int, int] = _SMALL_AREA,
+) -> Grey:
     """Returns the difference in brightness around each point and around the one that it comes from."""
-    difference: Grey = _CV.blur(_CV.absdiff(sampled(then, displacement), now), (3, 3))
+    difference: Grey = _CV.blur(_CV.absdiff(sampled(then, displacement, interpolation), now), area)
     return difference
 
 
-def _greys(image: npt.NDArray[Any]) -> tuple[Grey, Grey]:
-    """Returns the brightness of an RGB image at the resolution of the refined motion, and at that of the flow."""
+def _greys(image: npt.NDArray[Any], grid_spacing: int) -> tuple[Grey, Grey, Grey]:
+    """Returns the brightness of an RGB image, at the resolution of the refined motion, and at that of the flow."""
     height, width = image.shape[:2]
-    spacing = max(1, min(_SPACING, min(height, width) // _FEWEST_VECTORS))
+    spacing = max(1, min(_SPACINGS[FlowSize.QUARTER], min(height, width) // _FEWEST_VECTORS))
     fine_spacing = max(1, spacing // 2)
+    grid_spacing = spacing if grid_spacing == _SPACINGS[FlowSize.QUARTER] else fine_spacing
     grey = _CV.cvtColor(image, _CV.COLOR_RGB2GRAY)
     fine = _shrunk(grey, (height // fine_spacing, width // fine_spacing))
-    return fine, _shrunk(grey, (height // spacing, width // spacing))
+    return grey, fine, _shrunk(grey, (height // grid_spacing, width // grid_spacing))
 
 
 def _shrunk(image: Any, shape: tuple[int, int]) -> Any:
@@ -306,4 +379,5 @@ def _dis(*, patch_size: int, stride: int) -> Any:
     dis.setFinestScale(0)
     dis.setPatchSize(patch_size)
     dis.setPatchStride(stride)
+    dis.setUseMeanNormalization(False)
     return dis

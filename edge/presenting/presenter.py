@@ -83,6 +83,7 @@ PRESENTERS = PluginTable(
     {
         "hold": PresenterEntry("edge.presenting.presenter:HoldPresenter", "edge", lambda _: True),
         "warp": PresenterEntry("edge.presenting.warp:WarpPresenter", "edge"),
+        "warp-fine": PresenterEntry("edge.presenting.warp:FineWarpPresenter", "edge"),
         "fuse": PresenterEntry("edge.presenting.fuse:FusePresenter", "local", needs_local=True),
     },
 )

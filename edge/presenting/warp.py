@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from edge.presenting.flow import FlowSize, FlowTrack, Motion, Vectors, picture, pixel_positions, resized, sampled
+from edge.presenting.flow import (
+    FlowSize,
+    FlowTrack,
+    Motion,
+    Vectors,
+    picture,
+    pixel_displacement,
+    pixel_positions,
+    sampled,
+)
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry
@@ -45,7 +54,7 @@ def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
     border. The margins of a letterbox stay.
     """
     part = picture(mask, geometry)
-    moved: Mask = sampled(part, resized(motion.displacement, part.shape), cv2.INTER_NEAREST)
+    moved: Mask = sampled(part, pixel_displacement(motion, part.shape), cv2.INTER_NEAREST)
     if part.shape == mask.shape:
         return moved
     whole = mask.copy()
@@ -134,13 +143,21 @@ def _growth(places: npt.NDArray[Any], moves: npt.NDArray[Any]) -> float:
 class WarpPresenter:
     """Presents the newest result, moved along the optical flow. Without a known flow, the result is held."""
 
+    largest_size = FlowSize.QUARTER
+
     def __init__(self, parts: PresenterParts) -> None:
-        self._track = FlowTrack(parts.clock_ns)
+        self._track = FlowTrack(parts.clock_ns, self.largest_size)
 
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
         """See Presenter."""
         self._track.add(tick)
         return moved_output(self._track, tick, newest)
+
+
+class FineWarpPresenter(WarpPresenter):
+    """Moves results more exactly, and takes three times as long."""
+
+    largest_size = FlowSize.HALF
 
 
 def moved_output(track: FlowTrack, tick: Tick, newest: ArrivedResult | None) -> Output:
@@ -150,7 +167,8 @@ def moved_output(track: FlowTrack, tick: Tick, newest: ArrivedResult | None) -> 
     if newest.due_ns >= tick.due_ns:
         return Output(newest.origin, newest.result)
     motion = track.motion_since(newest.due_ns)
-    moved = None if motion is None else moved_result(newest.result, motion, tick.geometry)
+    with track.timed():
+        moved = None if motion is None else moved_result(newest.result, motion, tick.geometry)
     if moved is None:
         return Output(newest.origin, newest.result, flow=FlowSize.NONE)
     return Output(OutputOrigin.WARPED, moved, flow=track.size)
