@@ -21,13 +21,14 @@ Vectors = npt.NDArray[np.float32]  # H×W×2: x, y.
 Grey = npt.NDArray[np.uint8]  # H×W.
 
 _CV: Any = cv2  # Its type hints lack arguments that may be None and scalars.
-_FEWEST_VECTORS = 32  # Along the shorter side: a small input has a finer grid.
-_SMALLEST_PX = 16  # Shorter side of the smallest picture that DIS can work on.
+_COARSEST_GRID = 4  # Pixels of the model's input between two vectors of a step, at most.
+_REFINED_GRID = 2  # Pixels of the model's input between two vectors of a composed motion.
+_FEWEST_VECTORS = 32  # Along the shorter side of the coarsest grid: a small input has finer grids.
 _LARGEST_RATIO = 4  # Largest ratio of the durations of two steps between which the speed is assumed to be equal.
 _BETTER_BY = 1  # Grey levels by which another motion of a point must fit better.
 _SMALL_AREA, _LARGE_AREA = (3, 3), (9, 9)  # Pixels over which the difference of two pictures is averaged.
-_MAX_STEPS = 64  # Two seconds at 30 Hz; 69 MB for an input of 968×608.
-_MAX_BYTES = 128_000_000  # Memory of all steps: a larger input has fewer steps.
+_MAX_STEPS = 64  # Two seconds at 30 Hz; 57 MB for an input of 968×608.
+_MAX_BYTES = 128_000_000  # Memory of all steps: a larger input, or one with flow of its full size, has fewer steps.
 _LONGEST_STEP_NS = 1_200_000_000  # Flow over a second still beats a held result; not measured for longer gaps.
 _MAX_BUDGET_NS = 50_000_000  # Time limit of the flow at a tick: on a busy machine, late flow is better than none.
 _BUDGET_SHARE = 0.5  # Share of the time between two ticks that the flow may take.
@@ -39,13 +40,11 @@ _FIRST_WAIT, _LONGEST_WAIT = 30, 960  # Ticks from a change until a larger size 
 class FlowSize(StrEnum):
     """The size of the images that the flow is computed from, relative to the model's input."""
 
+    FULL = "full"
     HALF = "half"
     QUARTER = "quarter"
     EIGHTH = "eighth"
     NONE = "none"  # No flow: the result is held.
-
-
-_SPACINGS = {FlowSize.HALF: 2, FlowSize.QUARTER: 4, FlowSize.EIGHTH: 8}  # Pixels of the model's input between two vectors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,8 @@ class Motion:
     displacement: Vectors  # Position then minus position now, in pixels of the grid.
     then: Grey  # The picture of the result's frame; of the next tick if that one was skipped.
     now: Grey
-    whole: tuple[Grey, Grey] | None = None  # Both in the picture's size, if there is time to refine the motion on them.
-    search: "Search | None" = None  # How it is refined on them.
+    whole: tuple[Grey, Grey] | None = None  # The pictures in full size, if there is time to refine the motion on them.
+    search: "Search | None" = None  # The motions that are tried then.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +68,32 @@ class Search:
     neighbours: tuple[int, ...] = ()  # The motions of the points at these distances.
     shifts: tuple[float, ...] = ()  # The best motion so far, changed by so much.
     interpolation: int = cv2.INTER_LINEAR
+    area: tuple[int, int] = (3, 3)  # Pixels over which the difference of the two pictures is averaged.
 
 
-# Masks are sampled at whole pixels, so that their motion is compared at whole pixels, too.
 _STEP_SEARCH = Search(neighbours=(3,))
-_FINE_SEARCH = Search(neighbours=(4,), shifts=(0.5,))
-_REFINED = {
-    FlowSize.HALF: Search(neighbours=(3, 7), shifts=(1,), interpolation=cv2.INTER_NEAREST),
-    FlowSize.QUARTER: Search(neighbours=(4,), interpolation=cv2.INTER_NEAREST),
+_REFINED_SEARCH = Search(neighbours=(4,))
+_SUBPIXEL_SEARCH = Search(shifts=(0.5,))
+# A mask is sampled at whole pixels, so the motions of its pixels are compared at whole pixels, too.
+_PIXEL_SEARCH = Search(neighbours=(4,), interpolation=cv2.INTER_NEAREST)
+_THOROUGH_PIXEL_SEARCH = Search(neighbours=(3, 7), shifts=(1,), interpolation=cv2.INTER_NEAREST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """How motion is computed at a size of the flow."""
+
+    spacing: int  # Pixels of the model's input between two pixels of the images that the flow is computed from.
+    patch_px: int
+    stride_px: int
+    pixel_search: Search | None  # None: the motion is not refined.
+
+
+_METHODS = {
+    FlowSize.FULL: _Method(1, 8, 5, _THOROUGH_PIXEL_SEARCH),
+    FlowSize.HALF: _Method(2, 4, 3, _THOROUGH_PIXEL_SEARCH),
+    FlowSize.QUARTER: _Method(4, 4, 3, _PIXEL_SEARCH),
+    FlowSize.EIGHTH: _Method(8, 3, 2, None),
 }
 
 
@@ -85,17 +102,14 @@ class _Step:
     """A tick, and the flow from it to the tick before."""
 
     due_ns: int
-    whole: Grey
-    fine: Grey  # Half the size.
-    grey: Grey  # Has a pixel for each vector.
-    flow: Vectors | None = None  # None: not known.
-    duration_ns: int = 0
+    grey: Grey
+    flow: Vectors | None  # None: not known.
+    duration_ns: int
 
     @property
     def size_bytes(self) -> int:
         """The size of the arrays."""
-        arrays = (self.whole, self.fine, self.grey, self.flow)
-        return sum(array.nbytes for array in arrays if array is not None)
+        return self.grey.nbytes + (0 if self.flow is None else self.flow.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +167,6 @@ class FlowTrack:
         """`clock_ns` measures the time that flow takes, which chooses its size; without it, the size is the largest."""
         self.size = FlowSize.NONE  # Size of the flow to the present tick.
         self._clock_ns = clock_ns or (lambda: 0)
-        self._spacing = _SPACINGS[largest]
         self._choice = FlowSizeChoice(largest)
         self._took_ns = 0
         self._form: tuple[Any, ...] = ()
@@ -162,11 +175,7 @@ class FlowTrack:
         self._chain: _Chain | None = None  # The latest one,
         self._motion: Motion | None = None  # and the motion along it.
         self._start: Vectors | None = None  # The latest flow as DIS computed it.
-        self._dis = {
-            FlowSize.HALF: _dis(patch_size=3, stride=2),
-            FlowSize.QUARTER: _dis(patch_size=4, stride=3),
-            FlowSize.EIGHTH: _dis(patch_size=3, stride=2),
-        }
+        self._dis = {size: _dis(method) for size, method in _METHODS.items()}
 
     def add(self, tick: Tick) -> None:
         """Makes a tick the present one, and computes the flow from it to the one before."""
@@ -181,9 +190,9 @@ class FlowTrack:
         self._took_ns = 0
         self.size = self._choice.size
         with self.timed():
-            whole, fine, grey = _greys(picture(tick.image, tick.geometry), self._spacing)
+            grey = _CV.cvtColor(picture(tick.image, tick.geometry), _CV.COLOR_RGB2GRAY)
             flow = self._flow(grey, duration_ns) if self._steps else None
-        step = _Step(tick.due_ns, whole, fine, grey, flow, duration_ns)
+        step = _Step(tick.due_ns, grey, flow, duration_ns)
         if len(self._steps) * step.size_bytes > _MAX_BYTES:
             self._steps.popleft()
         self._steps.append(step)
@@ -212,13 +221,13 @@ class FlowTrack:
         chain, last = self._chain, self._steps[-1]
         if chain is None or chain.due_ns != due_ns or last.flow is None or chain.last is not self._steps[-2]:
             return None
-        return _Chain(due_ns, last, chain.then, composed(last.flow, chain.displacement))
+        return _Chain(due_ns, last, chain.then, composed(last.flow, resized(chain.displacement, last.flow.shape)))
 
     def _composed(self, due_ns: int) -> _Chain | None:
         """Composes the steps from the present tick back to the result's frame."""
         now = self._steps[-1]
         if due_ns >= now.due_ns:
-            return _Chain(due_ns, now, now, np.zeros((*now.grey.shape, 2), np.float32))
+            return _Chain(due_ns, now, now, np.zeros((*_shape(now.grey, _COARSEST_GRID), 2), np.float32))
         displacement = None
         for step, before in pairwise(reversed(self._steps)):
             if step.flow is None:
@@ -226,36 +235,49 @@ class FlowTrack:
             flow = step.flow
             if before.due_ns < due_ns:
                 flow = flow * np.float32((step.due_ns - due_ns) / step.duration_ns)
-            displacement = flow if displacement is None else composed(displacement, flow)
+            displacement = flow if displacement is None else composed(displacement, resized(flow, displacement.shape))
             if before.due_ns <= due_ns:
                 return _Chain(due_ns, now, before if before.due_ns == due_ns else step, displacement)
         return None
 
     def _along(self, chain: _Chain) -> Motion:
-        """Returns the motion along a chain, refined on finer images if there is time for it."""
-        if chain.then is chain.last:
-            return Motion(chain.displacement, chain.last.grey, chain.last.grey)
-        if self.size not in _REFINED:
-            return Motion(chain.displacement, chain.then.grey, chain.last.grey)
-        then, now = chain.then.fine, chain.last.fine
-        fine = refined(resized(chain.displacement, now.shape), then, now, _FINE_SEARCH)
-        return Motion(held_where_still(fine, then, now), then, now, (chain.then.whole, chain.last.whole), _REFINED[self.size])
+        """Returns the motion along a chain, refined if there is time for it."""
+        method = _METHODS.get(self.size)
+        is_refined = method is not None and method.pixel_search is not None and chain.then is not chain.last
+        spacing = min(method.spacing, _REFINED_GRID) if method is not None and is_refined else _COARSEST_GRID
+        then, now = (_shrunk(step.grey, _shape(step.grey, spacing)) for step in (chain.then, chain.last))
+        displacement = resized(chain.displacement, now.shape)
+        if method is None or not is_refined:
+            return Motion(displacement, then, now)
+        if self.size is not FlowSize.FULL:
+            displacement = refined(displacement, then, now, _REFINED_SEARCH)
+        displacement = held_where_still(displacement, then, now)
+        return Motion(displacement, then, now, (chain.then.grey, chain.last.grey), method.pixel_search)
 
     def _flow(self, grey: Grey, duration_ns: int) -> Vectors | None:
         """Computes the flow from the present picture to the one before, at the chosen size."""
-        before, start = self._steps[-1], None
-        if self._start is not None and 0 < duration_ns <= _LARGEST_RATIO * before.duration_ns:
-            start = self._start * np.float32(duration_ns / before.duration_ns)
+        before, start = self._steps[-1], self._start
         self._start = None
-        if self.size is FlowSize.NONE or min(grey.shape) < 2 * _SMALLEST_PX:
+        if self.size is FlowSize.NONE or min(_shape(grey, _COARSEST_GRID)) < _FEWEST_VECTORS:
             return None
-        factor = _SPACINGS[self.size] // self._spacing
-        shape = (grey.shape[0] // factor, grey.shape[1] // factor)
-        start = None if start is None else resized(start, shape)
-        images = [_shrunk(image, shape) for image in (grey, before.grey)]
-        flow = resized(self._dis[self.size].calc(*images, start), grey.shape)
-        self._start = flow
-        return refined(flow, before.grey, grey, _STEP_SEARCH)
+        if start is not None:
+            is_alike = 0 < duration_ns <= _LARGEST_RATIO * before.duration_ns
+            start = start * np.float32(duration_ns / before.duration_ns) if is_alike else None
+        spacing = _METHODS[self.size].spacing
+        if spacing < _COARSEST_GRID:  # Small patches of small images find what large patches miss, and are cheap.
+            start = self._start = self._dis_flow(FlowSize.QUARTER, grey, start)
+        flow = self._dis_flow(self.size, grey, start)
+        if self._start is None:
+            self._start = flow
+        grid = _shape(grey, min(spacing, _COARSEST_GRID))
+        return refined(resized(flow, grid), _shrunk(before.grey, grid), _shrunk(grey, grid), _STEP_SEARCH)
+
+    def _dis_flow(self, size: FlowSize, grey: Grey, start: Vectors | None) -> Vectors:
+        """Computes the flow of one size from a known one."""
+        shape = _shape(grey, _METHODS[size].spacing)
+        images = [_shrunk(image, shape) for image in (grey, self._steps[-1].grey)]
+        flow: Vectors = self._dis[size].calc(*images, None if start is None else resized(start, shape))
+        return flow
 
 
 def picture(image: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[Any]:
@@ -274,10 +296,12 @@ def composed(later: Vectors, earlier: Vectors) -> Vectors:
 
 def pixel_displacement(motion: Motion, shape: tuple[int, ...]) -> Vectors:
     """Returns the displacement of each pixel of a mask that has the picture's size."""
-    displacement = resized(motion.displacement, shape)
+    displacement = motion.displacement
     if motion.whole is None or motion.search is None:
-        return displacement
-    return refined(displacement, *motion.whole, motion.search)
+        return resized(displacement, shape)
+    if motion.now.shape != shape:
+        displacement = refined(displacement, motion.then, motion.now, _SUBPIXEL_SEARCH)
+    return refined(resized(displacement, shape), *motion.whole, motion.search)
 
 
 def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vectors:
@@ -286,14 +310,14 @@ def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vec
     Optical flow blurs the edges of objects. Points beside an edge get the motion of the right side by this.
     """
     height, width = now.shape
-    border = max(search.neighbours)
+    border = max(search.neighbours, default=0)
     padded: Vectors = _CV.copyMakeBorder(displacement, *[border] * 4, _CV.BORDER_REPLICATE)
     best = displacement.copy()
-    least = _misfit(best, then, now, search.interpolation)
+    least = _misfit(best, then, now, search.interpolation, search.area)
 
     def try_motion(other: Vectors) -> None:
         nonlocal least
-        misfit: Grey = _CV.add(_misfit(other, then, now, search.interpolation), _BETTER_BY)
+        misfit: Grey = _CV.add(_misfit(other, then, now, search.interpolation, search.area), _BETTER_BY)
         _CV.copyTo(other, _CV.compare(misfit, least, _CV.CMP_LT), best)
         least = _CV.min(least, misfit)
 
@@ -324,7 +348,7 @@ def sampled(image: npt.NDArray[Any], displacement: Vectors, interpolation: int =
 
 def resized(displacement: Vectors, shape: tuple[int, ...]) -> Vectors:
     """Returns a displacement on a grid of another size, in pixels of that grid."""
-    (rows, columns), (height, width) = displacement.shape[:2], shape
+    (rows, columns), (height, width) = displacement.shape[:2], shape[:2]
     if (rows, columns) == (height, width):
         return displacement
     shrinks = width < columns
@@ -358,26 +382,23 @@ def _misfit(
     return difference
 
 
-def _greys(image: npt.NDArray[Any], grid_spacing: int) -> tuple[Grey, Grey, Grey]:
-    """Returns the brightness of an RGB image, at the resolution of the refined motion, and at that of the flow."""
-    height, width = image.shape[:2]
-    spacing = max(1, min(_SPACINGS[FlowSize.QUARTER], min(height, width) // _FEWEST_VECTORS))
-    fine_spacing = max(1, spacing // 2)
-    grid_spacing = spacing if grid_spacing == _SPACINGS[FlowSize.QUARTER] else fine_spacing
-    grey = _CV.cvtColor(image, _CV.COLOR_RGB2GRAY)
-    fine = _shrunk(grey, (height // fine_spacing, width // fine_spacing))
-    return grey, fine, _shrunk(grey, (height // grid_spacing, width // grid_spacing))
+def _shape(picture: Grey, spacing: int) -> tuple[int, int]:
+    """Returns the shape of a grid whose points are so many pixels of a picture apart; less in a small picture."""
+    height, width = picture.shape
+    largest = spacing * (min(height, width) // _FEWEST_VECTORS) // _COARSEST_GRID
+    spacing = max(1, min(spacing, largest))
+    return height // spacing, width // spacing
 
 
 def _shrunk(image: Any, shape: tuple[int, int]) -> Any:
     return image if image.shape[:2] == shape else _CV.resize(image, shape[::-1], interpolation=_CV.INTER_AREA)
 
 
-def _dis(*, patch_size: int, stride: int) -> Any:
+def _dis(method: _Method) -> Any:
     """Returns a flow without a pyramid level below the images that it is given, which have the right size already."""
     dis = _CV.DISOpticalFlow_create(_CV.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     dis.setFinestScale(0)
-    dis.setPatchSize(patch_size)
-    dis.setPatchStride(stride)
+    dis.setPatchSize(method.patch_px)
+    dis.setPatchStride(method.stride_px)
     dis.setUseMeanNormalization(False)
     return dis

@@ -157,7 +157,7 @@ class WarpPresenter:
 class FineWarpPresenter(WarpPresenter):
     """Moves results more exactly, and takes three times as long."""
 
-    largest_size = FlowSize.HALF
+    largest_size = FlowSize.FULL
 
 
 def moved_output(track: FlowTrack, tick: Tick, newest: ArrivedResult | None) -> Output:

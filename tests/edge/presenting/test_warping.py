@@ -40,7 +40,7 @@ def test_a_mask_moves_by_whole_pixels(place: tuple[int, int]) -> None:
     moved = moved_mask(camera.mask(0), _motion((0, 0), place), GEOMETRY)
     inner = (slice(_EDGE, -_EDGE), slice(_EDGE, -_EDGE))
     is_right = moved == camera.mask(*place)
-    assert is_right[inner].mean() > 0.998
+    assert is_right[inner].mean() > 0.997
 
 
 def test_a_mask_moves_over_several_ticks() -> None:
