@@ -57,8 +57,7 @@ class Motion:
     displacement: Vectors  # Position then minus position now, in pixels of the grid.
     then: Grey  # The picture of the result's frame; of the next tick if that one was skipped.
     now: Grey
-    whole: tuple[Grey, Grey] | None = None  # The pictures in full size, if there is time to refine the motion on them.
-    search: "Search | None" = None  # The motions that are tried then.
+    whole: "WholePictures | None" = None  # None: there is no time to refine the motion on them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,15 @@ class Search:
     neighbours: tuple[int, ...] = ()  # The motions of the points at these distances.
     shifts: tuple[float, ...] = ()  # The best motion so far, changed by so much.
     interpolation: int = cv2.INTER_LINEAR
-    area: tuple[int, int] = (3, 3)  # Pixels over which the difference of the two pictures is averaged.
+
+
+@dataclass(frozen=True, slots=True)
+class WholePictures:
+    """Both pictures of a motion with all their pixels, and how the motion is refined on them."""
+
+    then: Grey
+    now: Grey
+    search: Search
 
 
 _STEP_SEARCH = Search(neighbours=(3,))
@@ -242,17 +249,17 @@ class FlowTrack:
 
     def _along(self, chain: _Chain) -> Motion:
         """Returns the motion along a chain, refined if there is time for it."""
-        method = _METHODS.get(self.size)
-        is_refined = method is not None and method.pixel_search is not None and chain.then is not chain.last
-        spacing = min(method.spacing, _REFINED_GRID) if method is not None and is_refined else _COARSEST_GRID
-        then, now = (_shrunk(step.grey, _shape(step.grey, spacing)) for step in (chain.then, chain.last))
-        displacement = resized(chain.displacement, now.shape)
-        if method is None or not is_refined:
-            return Motion(displacement, then, now)
+        then, now, search = chain.then.grey, chain.last.grey, None
+        if chain.then is not chain.last and chain.then.due_ns == chain.due_ns:
+            search = _METHODS[self.size].pixel_search
+        spacing = _COARSEST_GRID if search is None else min(_METHODS[self.size].spacing, _REFINED_GRID)
+        shape = _shape(now, spacing)
+        displacement, pictures = resized(chain.displacement, shape), (_shrunk(then, shape), _shrunk(now, shape))
+        if search is None:
+            return Motion(displacement, *pictures)
         if self.size is not FlowSize.FULL:
-            displacement = refined(displacement, then, now, _REFINED_SEARCH)
-        displacement = held_where_still(displacement, then, now)
-        return Motion(displacement, then, now, (chain.then.grey, chain.last.grey), method.pixel_search)
+            displacement = refined(displacement, *pictures, _REFINED_SEARCH)
+        return Motion(held_where_still(displacement, *pictures), *pictures, WholePictures(then, now, search))
 
     def _flow(self, grey: Grey, duration_ns: int) -> Vectors | None:
         """Computes the flow from the present picture to the one before, at the chosen size."""
@@ -296,12 +303,12 @@ def composed(later: Vectors, earlier: Vectors) -> Vectors:
 
 def pixel_displacement(motion: Motion, shape: tuple[int, ...]) -> Vectors:
     """Returns the displacement of each pixel of a mask that has the picture's size."""
-    displacement = motion.displacement
-    if motion.whole is None or motion.search is None:
+    displacement, whole = motion.displacement, motion.whole
+    if whole is None:
         return resized(displacement, shape)
     if motion.now.shape != shape:
         displacement = refined(displacement, motion.then, motion.now, _SUBPIXEL_SEARCH)
-    return refined(resized(displacement, shape), *motion.whole, motion.search)
+    return refined(resized(displacement, shape), whole.then, whole.now, whole.search)
 
 
 def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vectors:
@@ -313,11 +320,11 @@ def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vec
     border = max(search.neighbours, default=0)
     padded: Vectors = _CV.copyMakeBorder(displacement, *[border] * 4, _CV.BORDER_REPLICATE)
     best = displacement.copy()
-    least = _misfit(best, then, now, search.interpolation, search.area)
+    least = _misfit(best, then, now, search.interpolation)
 
     def try_motion(other: Vectors) -> None:
         nonlocal least
-        misfit: Grey = _CV.add(_misfit(other, then, now, search.interpolation, search.area), _BETTER_BY)
+        misfit: Grey = _CV.add(_misfit(other, then, now, search.interpolation), _BETTER_BY)
         _CV.copyTo(other, _CV.compare(misfit, least, _CV.CMP_LT), best)
         least = _CV.min(least, misfit)
 

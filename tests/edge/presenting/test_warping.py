@@ -87,7 +87,7 @@ def test_doubt_shows_what_was_outside_and_what_does_not_fit() -> None:
     assert motion is not None
     doubt = doubt_of(motion)
     scale = HEIGHT // motion.now.shape[0]
-    assert doubt.is_outside[8:-8, -1].all()
+    assert doubt.is_outside[8:-8, -1].mean() > 0.95
     assert not doubt.is_outside[8:-8, : -2 * 16 // scale].any()
     appeared = doubt.residual[80 // scale : 112 // scale, 120 // scale : 152 // scale]
     assert np.median(appeared) > 10 * max(1, np.median(doubt.residual))
