@@ -407,5 +407,6 @@ def _dis(method: _Method) -> Any:
     dis.setFinestScale(0)
     dis.setPatchSize(method.patch_px)
     dis.setPatchStride(method.stride_px)
-    dis.setUseMeanNormalization(False)
+    # Comparing grey values themselves is more exact; the flow of small images, which comes first, bears a flicker.
+    dis.setUseMeanNormalization(method.spacing > 1)
     return dis
