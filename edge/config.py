@@ -185,8 +185,8 @@ class EdgeConfig(NodeSection):
 
     present: Annotated[str, OneOf("presenter", PRESENTERS)] | None = setting(
         None,
-        "Present an output for every frame when it is due: hold (the newest result), warp (moved to now by optical flow) or "
-        "fuse (combined with the local model's result).",
+        "Present an output for every frame when it is due: hold (the newest result), warp (moved to now by optical flow), "
+        "warp-fine (moved more exactly, in four times the time) or fuse (combined with the local model's result).",
         shown="off",
     )
     present_max_age_ms: float = setting(

@@ -83,7 +83,7 @@ _REFINED_SEARCH = Search(neighbours=(4,))
 _SUBPIXEL_SEARCH = Search(shifts=(0.5,))
 # A mask is sampled at whole pixels, so the motions of its pixels are compared at whole pixels, too.
 _PIXEL_SEARCH = Search(neighbours=(4,), interpolation=cv2.INTER_NEAREST)
-_THOROUGH_PIXEL_SEARCH = Search(neighbours=(3, 7), shifts=(1,), interpolation=cv2.INTER_NEAREST)
+_THOROUGH_PIXEL_SEARCH = Search(neighbours=(2, 4, 8), shifts=(1,), interpolation=cv2.INTER_NEAREST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +276,8 @@ class FlowTrack:
         flow = self._dis_flow(self.size, grey, start)
         if self._start is None:
             self._start = flow
+        if self.size is FlowSize.FULL:
+            return flow  # The search for each pixel of a mask does the same.
         grid = _shape(grey, min(spacing, _COARSEST_GRID))
         return refined(resized(flow, grid), _shrunk(before.grey, grid), _shrunk(grey, grid), _STEP_SEARCH)
 

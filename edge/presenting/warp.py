@@ -155,7 +155,7 @@ class WarpPresenter:
 
 
 class FineWarpPresenter(WarpPresenter):
-    """Moves results more exactly, and takes three times as long."""
+    """Moves results more exactly, in four times the time: flow of the full images, and more motions tried for each pixel."""
 
     largest_size = FlowSize.FULL
 

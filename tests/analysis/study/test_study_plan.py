@@ -171,7 +171,7 @@ def test_a_link_is_a_profile_or_a_map_and_its_settings_are_columns(tmp_path: Pat
         ({"axes": {"cascade": "sure"}}, "no cascade 'sure': use none, tuned, or C_LOW-C_HIGH, such as 0.1-0.9"),
         ({"axes": {"cascade": "0.9-0.1"}}, "c_low 0.9 and c_high 0.1: give 0 <= c_low < c_high <= 1"),
         ({"axes": {"cascade": "tuned"}}, "cascade tuned without a local_model: exclude this combination"),
-        ({"axes": {"present": "predict"}}, "no presenter 'predict': there are none, hold, warp, fuse"),
+        ({"axes": {"present": "predict"}}, "no presenter 'predict': there are none, hold, warp, warp-fine, fuse"),
         ({"axes": {"present": ["hold", "fuse"]}}, "present fuse without a local_model: exclude this combination"),
         ({"axes": {"local_model": "road-smal"}}, "axes.local_model: no model 'road-smal': did you mean road-small"),
         ({"axes": {"gate": "mse", "tuning": "no.yaml"}}, "axes.tuning: there is no tuning file no.yaml"),

@@ -7,9 +7,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from edge.presenting.flow import FlowSize, FlowSizeChoice, FlowTrack, Motion
+from edge.presenting.flow import (
+    FlowSize,
+    FlowSizeChoice,
+    FlowTrack,
+    Motion,
+    Search,
+    held_where_still,
+    pixel_displacement,
+    refined,
+)
 from edge.presenting.presenter import Tick
 from shared.imaging.geometry import Resize, plan
+from shared.imaging.opencv import cv2
 from tests.support.moving_camera import HEIGHT, PERIOD_NS, WIDTH, MovingCamera
 
 _BUDGET_NS = 50_000_000  # Time limit of the flow of one tick.
@@ -136,18 +146,67 @@ def test_without_a_clock_the_largest_size_is_used() -> None:
 
 
 def test_flow_that_takes_too_long_becomes_smaller_and_ends() -> None:
-    """The size falls until results are held; the smaller flow is still right."""
-    camera, track = MovingCamera(), FlowTrack(_slow_clock())
+    """The size falls until results are held; the smaller flow is still right, also across a change of the size."""
+    camera, track = MovingCamera(), FlowTrack(_slow_clock(), FlowSize.FULL)
     sizes = []
-    for number in range(20):
+    for number in range(30):
         track.add(camera.tick(number, 4 * number))
-        motion = track.motion_since(max(0, number - 1) * PERIOD_NS)
+        motion = track.motion_since(max(0, number - 2) * PERIOD_NS)
         sizes.append(track.size)
-        if number and track.size is not FlowSize.NONE:
-            assert _shift(motion) == pytest.approx([4, 0], abs=0.4)
-        elif number:
+        if track.size is FlowSize.NONE:
             assert motion is None
+        elif number > 1:
+            assert _shift(motion) == pytest.approx([8, 0], abs=0.5)
     assert list(dict.fromkeys(sizes)) == list(FlowSize)
+
+
+@pytest.mark.parametrize("largest", [FlowSize.FULL, FlowSize.HALF, FlowSize.QUARTER])
+def test_the_motion_of_pixels_is_refined_in_full_size(largest: FlowSize) -> None:
+    """A mask is moved by the motion of its own pixels, not by that of a coarser grid."""
+    camera, track = MovingCamera(), FlowTrack(largest=largest)
+    for number in range(3):
+        track.add(camera.tick(number, 5 * number, -3 * number))
+    motion = track.motion_since(0)
+    assert motion is not None
+    assert motion.whole is not None
+    assert motion.whole.now.shape == (HEIGHT, WIDTH)
+    displacement = pixel_displacement(motion, (HEIGHT, WIDTH))
+    is_right = np.abs(displacement - (10, -6)).max(axis=-1) < 1
+    assert is_right[32:-32, 32:-32].mean() > 0.99
+
+
+def test_the_motion_to_a_time_between_ticks_is_not_refined() -> None:
+    """There is no picture of that time to compare with."""
+    track, camera = FlowTrack(), MovingCamera()
+    for number in (0, 1, 3):
+        track.add(camera.tick(number, 4 * number))
+    between, known = track.motion_since(2 * PERIOD_NS), track.motion_since(PERIOD_NS)
+    assert between is not None
+    assert known is not None
+    assert between.whole is None
+    assert known.whole is not None
+
+
+def test_a_point_takes_the_motion_that_fits() -> None:
+    """A thin object keeps its own motion if a neighbour of each of its points has it; a small error is mended."""
+    then = np.full((64, 64), 100, np.uint8)
+    then[:, 20:22] = 200
+    now = np.roll(then, 9, axis=1)
+    displacement = np.zeros((64, 64, 2), np.float32)
+    displacement[:, 33:35, 0] = -8
+    best = refined(displacement, then, now, Search(neighbours=(4,), shifts=(1,), interpolation=cv2.INTER_NEAREST))
+    assert (best[:, 29:31, 0] == -9).all()
+    assert (best[:, 5:10] == 0).all()
+
+
+def test_what_stands_still_is_held() -> None:
+    """The vehicle's own bonnet does not move with the road around it."""
+    then = np.random.default_rng(0).integers(0, 255, (64, 64)).astype(np.uint8)
+    now = np.roll(then, 5, axis=1)
+    now[40:] = then[40:]
+    held = held_where_still(np.full((64, 64, 2), (-5, 0), np.float32), then, now)
+    assert not held[46:].any()
+    assert (held[8:34, 12:, 0] == -5).all()
 
 
 def test_a_size_that_fits_stays() -> None:

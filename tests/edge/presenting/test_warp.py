@@ -5,7 +5,7 @@ import pytest
 
 from edge.presenting.flow import FlowSize
 from edge.presenting.presenter import ArrivedResult, PresenterParts
-from edge.presenting.warp import WarpPresenter
+from edge.presenting.warp import FineWarpPresenter, WarpPresenter
 from shared.runlog.presented_log import OutputOrigin
 from tests.edge.samples import CARD
 from tests.support.moving_camera import PERIOD_NS, MovingCamera
@@ -33,14 +33,16 @@ def test_the_result_of_the_tick_itself_is_presented_as_it_is(presenter: WarpPres
     assert output.result is mask
 
 
-def test_an_older_result_is_moved_and_kept_as_it_was(presenter: WarpPresenter) -> None:
+@pytest.mark.parametrize(("kind", "size"), [(WarpPresenter, FlowSize.QUARTER), (FineWarpPresenter, FlowSize.FULL)])
+def test_an_older_result_is_moved_and_kept_as_it_was(kind: type[WarpPresenter], size: FlowSize) -> None:
     """The next tick starts from the same result again."""
+    presenter = kind(PresenterParts(CARD))
     mask = CAMERA.mask(0)
     newest = ArrivedResult(0, 0, mask)
     presenter.present(CAMERA.tick(0, 0), None)
     for number in (1, 2):
         output = presenter.present(CAMERA.tick(number, 8 * number), newest)
-        assert (output.origin, output.flow) == (OutputOrigin.WARPED, FlowSize.QUARTER)
+        assert (output.origin, output.flow) == (OutputOrigin.WARPED, size)
         assert np.mean(output.result[:, 8:-48] == CAMERA.mask(8 * number)[:, 8:-48]) > 0.99
     np.testing.assert_array_equal(mask, CAMERA.mask(0))
 
