@@ -64,7 +64,7 @@ class Motion:
 class Search:
     """The motions that are tried for each point, beside its own; distances in pixels of the grid."""
 
-    neighbours: tuple[int, ...] = ()  # The motions of the points at these distances.
+    neighbours: tuple[int, ...] = ()  # The best motions so far of the points at these distances, one after the other.
     shifts: tuple[float, ...] = ()  # The best motion so far, changed by so much.
     interpolation: int = cv2.INTER_LINEAR
 
@@ -319,8 +319,6 @@ def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vec
     Optical flow blurs the edges of objects. Points beside an edge get the motion of the right side by this.
     """
     height, width = now.shape
-    border = max(search.neighbours, default=0)
-    padded: Vectors = _CV.copyMakeBorder(displacement, *[border] * 4, _CV.BORDER_REPLICATE)
     best = displacement.copy()
     least = _misfit(best, then, now, search.interpolation)
 
@@ -331,8 +329,9 @@ def refined(displacement: Vectors, then: Grey, now: Grey, search: Search) -> Vec
         least = _CV.min(least, misfit)
 
     for distance in search.neighbours:
+        known = _CV.copyMakeBorder(best, *[distance] * 4, _CV.BORDER_REPLICATE)
         for x, y in _around(distance):
-            try_motion(padded[border + y : border + y + height, border + x : border + x + width])
+            try_motion(known[distance + y : distance + y + height, distance + x : distance + x + width])
     for shift in search.shifts:
         known = best.copy()
         for x, y in _around(shift):
