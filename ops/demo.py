@@ -88,7 +88,7 @@ def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: s
     for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
         console.print(line, highlight=False)
     if late is not None:
-        accuracy = f"mean IoU {late.held:.2f} and {late.moved:.2f}"
+        accuracy = f"mean IoU {late.held:.2f} and {late.moved:.2f} on this synthetic drive"
         console.print(f"{late.video}  masks 200 ms old: held, and moved to now; {accuracy}", highlight=False)
 
 
