@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 
 from modelling.cli_options import LABELS, MODELS
-from shared.catalogue import CATALOGUE, Catalogue, ListedModel, download, is_there
+from shared.catalogue import CATALOGUE, Catalogue, download, is_there
 from shared.config import validate
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
@@ -61,7 +61,7 @@ def fetch(
     if "://" not in source:
         if sha256 is not None or labels is not None:
             raise click.UsageError("--sha256 and --labels are for a URL: the catalogue states both")
-        _fetch_listed(source, catalogue.model(source), repository.root / validate_name("model", name or source))
+        click.echo(fetch_network(catalogue, source, repository, name))
         return
     if name is None:
         raise click.UsageError("a URL needs --name NAME: the server's name for the file is not used")
@@ -71,20 +71,26 @@ def fetch(
     _fetch_unlisted(remote, repository.root / validate_name("model", name), labels)
 
 
-def _fetch_listed(name: str, entry: ListedModel, folder: Path) -> None:
-    labels = labels_from(entry.labels)
+def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, name: str | None = None) -> str:
+    """Makes a model of a network of the catalogue, called `name` or as in the catalogue; returns a line that describes it.
+
+    Raises:
+        SkylaneError: the catalogue has no such network, it cannot be downloaded, or another model has that name.
+    """
+    entry, folder = catalogue.model(listed), repository.root / validate_name("model", name or listed)
     path = folder / MANIFEST_NAME
     given = {**entry.manifest, "file": PurePosixPath(urlsplit(entry.url).path).name, "sha256": entry.sha256}
-    draft = validate(path, {"labels_file": entry.labels, "description": entry.description, **given}, Manifest)
-    manifest = draft.with_labels(labels)
+    manifest = validate(path, {"labels_file": entry.labels, "description": entry.description, **given}, Manifest)
+    manifest = manifest.with_labels(labels_from(entry.labels))
     if path.exists():
         if not is_there(folder / manifest.file, entry.sha256):
             raise SkylaneError(f"{folder} is another model: choose another name with --name, or move it away")
-        click.echo(f"{folder} is there already, and its file is unchanged")
-        return
-    entry.fetch(name, folder / manifest.file)
-    _write(path, manifest)
-    click.echo(f"{folder}: {entry.description}; {entry.licence}; trained on {entry.trained_on}")
+        return f"{folder} is there already, and its file is unchanged"
+    entry.fetch(listed, folder / manifest.file)
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(manifest.to_yaml(), encoding="utf-8")
+    draft.replace(path)
+    return f"{folder}: {entry.description}; {entry.licence}; trained on {entry.trained_on}"
 
 
 def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> None:
@@ -109,9 +115,3 @@ def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> 
             f"{target} is fetched, but it has no manifest yet: {error}. Then: skylane model inspect {target} --write {folder}"
         ) from error
     click.echo(f"wrote {path}")
-
-
-def _write(path: Path, manifest: Manifest) -> None:
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(manifest.to_yaml(), encoding="utf-8")
-    draft.replace(path)

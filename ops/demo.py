@@ -14,16 +14,20 @@ from rich.progress import Progress
 from edge.config import EdgeConfig
 from edge.run import run
 from edge.sinks.sink import VIDEO_FORMATS
+from modelling.fetching import fetch_network
 from ops.broker.broker import Broker, BrokerKind
 from ops.late_results import LateResults, play_late
 from ops.processes.child import BenchError
 from ops.processes.worker_process import Worker
 from rosbag_tools.drive.recording import sample_bag
+from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.flags import WholeRange
 from shared.imaging.opencv import cv2
 from shared.models.repository import Repository, default_root
 from shared.runlog.run_folder import RUNS, free_folder
 
+_MODEL = "road-small"
+_REAL_MODEL, _REAL_VIDEO = "cityscapes-mobilenet", "highway"  # In the catalogue.
 _MAX_LATE_FRAMES = 40  # Four seconds of the drive.
 # Folders of the PNG sink by the task of the model.
 _IMAGE_FOLDERS = {
@@ -41,8 +45,14 @@ _IMAGE_FOLDERS = {
 @click.option(
     "--models", default=default_root, type=click.Path(file_okay=False, path_type=Path), help="Model repository."
 )
-@click.option("--model", default="road-small", show_default=True, help="Name of the model.")
-@click.option("--frames", default=60, show_default=True, type=WholeRange(1, 10_000), help="Frames to render and send.")
+@click.option("--model", help="Name of the model. [road-small; with --real cityscapes-mobilenet]")
+@click.option("--frames", default=60, show_default=True, type=WholeRange(1, 10_000), help="Frames to send.")
+@click.option(
+    "--real",
+    is_flag=True,
+    help="Fetch a network for real streets and a video of one (3 MB), instead of rendering a drive.",
+)
+@CATALOGUE
 @click.option(
     "--broker",
     "broker_kind",
@@ -50,13 +60,31 @@ _IMAGE_FOLDERS = {
     type=click.Choice([kind.value for kind in BrokerKind]),
     help="Kind of broker to start.",
 )
-def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: str) -> None:
+def demo(
+    *,
+    out: Path | None,
+    models: Path,
+    model: str | None,
+    frames: int,
+    broker_kind: str,
+    real: bool,
+    catalogue: Catalogue,
+) -> None:
     """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""
     console, folder = Console(), out or free_folder(RUNS / "demo")
-    console.rule("1  A synthetic drive, as a Bayer camera records it")
-    with _progress(console, frames) as advance:
-        bag = sample_bag(frames, advance)
-    console.print(f"bag: {bag}", highlight=False)
+    if real:
+        console.rule("1  A real street")
+        bag = fetch_recording(catalogue, _REAL_VIDEO, RUNS / "bags")
+        console.print(f"video: {bag}; {catalogue.bag(_REAL_VIDEO).licence}", highlight=False)
+        if model is None:
+            model = _REAL_MODEL
+            console.print(fetch_network(catalogue, model, Repository(models)), highlight=False)
+    else:
+        console.rule("1  A synthetic drive, as a Bayer camera records it")
+        model = model or _MODEL
+        with _progress(console, frames) as advance:
+            bag = sample_bag(frames, advance)
+        console.print(f"bag: {bag}", highlight=False)
     console.rule("2  A broker and a worker")
 
     def show_line(line: str) -> None:
@@ -88,8 +116,7 @@ def demo(out: Path | None, models: Path, model: str, frames: int, broker_kind: s
     for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
         console.print(line, highlight=False)
     if late is not None:
-        accuracy = f"mean IoU {late.held:.2f} and {late.moved:.2f} on this synthetic drive"
-        console.print(f"{late.video}  masks 200 ms old: held, and moved to now; {accuracy}", highlight=False)
+        console.print(f"{late.video}  masks 200 ms old: held, and moved to now{late.accuracy}", highlight=False)
 
 
 def write_still(video: Path) -> Path:

@@ -15,6 +15,7 @@ from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
 from edge.sinks.sink import VIDEO_FORMATS
 from edge.sinks.video import VideoFile
+from edge.sources.source import kind_of, open_source
 from modelling.evaluation.bag_images import TimestampMatcher, images_with_labels, labelled_camera, prepared
 from modelling.evaluation.streaming import Mask, StreamingScores
 from ops.broker.broker import Broker
@@ -45,11 +46,10 @@ _OPACITY = 0.55
 
 @dataclass(frozen=True, slots=True)
 class LateResults:
-    """A video of held results beside those that were moved to now, and the mean IoU of both at every frame."""
+    """A video of held results beside those that were moved to now."""
 
     video: Path
-    held: float
-    moved: float
+    accuracy: str  # The mean IoU of both over all frames, as the end of a sentence; empty without true labels.
 
 
 def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults:
@@ -90,6 +90,7 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
     path = folder / f"held_beside_moved{video_format.suffix}"
     with ExitStack() as stack:
         video: VideoFile | None = None
+        truth: Frame | None = None
         for frame, truth in islice(_frames(bag), config.frames):
             image, geometry = prepared(frame.pixels, frame.layout, card, "binning")
             if card.layout is Layout.BGR8:
@@ -102,19 +103,26 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
                 ("moved to now (--present warp)", moved, folder / OUTPUTS_FOLDER, row.frame_index),
             ):
                 mask = _stored_mask(results, row.camera, index)
-                _score(scores, np.asarray(truth.pixels, np.uint8), mask, geometry, row)
-                panels.append(_panel(image, mask, card, [title, _age(row)]))
+                if truth is not None:
+                    _score(scores, np.asarray(truth.pixels, np.uint8), mask, geometry, row)
+                panels.append(_panel(image, mask, geometry, card, [title, _age(row)]))
             both = mark_untrained(np.concatenate(panels, axis=1), card)
             if video is None:
                 video = stack.enter_context(closing(VideoFile(path, video_format, both, frame.source_ns)))
             video.add(both, frame.source_ns)
-    return LateResults(path, held.accuracy(), moved.accuracy())
+    if truth is None:
+        return LateResults(path, "")
+    return LateResults(path, f"; mean IoU {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive")
 
 
-def _frames(bag: Path) -> Iterator[tuple[Frame, Frame]]:
-    """Yields the images of the first camera with their true labels."""
-    camera, truth, _ = labelled_camera(bag, None)
-    with closing(BagSource(bag, topics=[camera, truth])) as source:
+def _frames(recording: Path) -> Iterator[tuple[Frame, Frame | None]]:
+    """Yields the images of the first camera with their true labels, which only bags have."""
+    if kind_of(str(recording)) != "bag":
+        with closing(open_source(str(recording))) as source:
+            yield from ((frame, None) for frame in source.frames() if isinstance(frame, Frame))
+        return
+    camera, truth, _ = labelled_camera(recording, None)
+    with closing(BagSource(recording, topics=[camera, truth])) as source:
         yield from images_with_labels(source, camera, TimestampMatcher())
 
 
@@ -131,9 +139,11 @@ def _score(scores: StreamingScores, truth: Mask, mask: Mask | None, geometry: Ge
         scores.add(truth, to_source(mask, geometry, UNSEEN), origin=row.origin, age_ns=row.age_ns or 0)
 
 
-def _panel(image: ImageArray, mask: Mask | None, card: ModelCard, lines: list[str]) -> ImageArray:
-    """Returns the image with a mask on it, if there is one, and lines of text."""
-    small = resized(image, _WIDTH, round(image.shape[0] * _WIDTH / image.shape[1]))
+def _panel(image: ImageArray, mask: Mask | None, geometry: Geometry, card: ModelCard, lines: list[str]) -> ImageArray:
+    """Returns the image, in the proportions of the recording, with a mask on it, if there is one, and lines of text."""
+    height = image.shape[0] * geometry.crop_height / geometry.paste_height
+    width = image.shape[1] * geometry.crop_width / geometry.paste_width
+    small = resized(image, _WIDTH, round(height * _WIDTH / width))
     if mask is not None:
         mask = np.asarray(cv2.resize(mask, small.shape[1::-1], interpolation=cv2.INTER_NEAREST), np.uint8)
         small = overlay(small, mask, card.labels, _OPACITY)

@@ -4,9 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar, get_args
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
@@ -23,7 +22,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.metadata import named
 from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.verification import without_checksums
-from shared.catalogue import CATALOGUE, Catalogue
+from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
@@ -83,10 +82,8 @@ def fetch(name: str | None, out: Path, catalogue: Catalogue) -> None:
         headings = {"name": "<!", "recording": "<", "MB": ">", "licence": "<"}
         Console().print(result_table("Recordings to fetch", headings, rows))
         return
-    entry = catalogue.bag(name)
-    target = out / f"{name}{PurePosixPath(urlsplit(entry.url).path).suffix}"
-    is_new = entry.fetch(name, target)
-    click.echo(f"{target}: {entry.description}; {entry.licence}{'' if is_new else '; it was there already'}")
+    target, entry = fetch_recording(catalogue, name, out), catalogue.bag(name)
+    click.echo(f"{target}: {entry.description}; {entry.licence}")
 
 
 @bag.command()

@@ -1,7 +1,8 @@
 """The catalogue of networks and recordings that can be fetched: `configs/catalogue.yaml`, or a file of that form with other addresses."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 import click
 from pydantic import AfterValidator, Field
@@ -45,21 +46,20 @@ class ListedFile(Section):
     licence: str = Field(min_length=1)
     description: str = ""
 
-    def fetch(self, name: str, target: Path) -> bool:
-        """Downloads to `target` with a progress bar on standard error; returns False if the file is there already.
+    def fetch(self, name: str, target: Path) -> None:
+        """Downloads to `target` with a progress bar on standard error, unless the file is there already.
 
         Raises:
             SkylaneError: another file is there, or it cannot be downloaded; the message says where to put it by hand.
         """
         if is_there(target, self.sha256):
-            return False
+            return
         try:
             download(name, RemoteFile(self.url, self.size, self.size, self.sha256), target)
         except DownloadError as error:
             raise SkylaneError(
                 f"{error}. Or get that file elsewhere, put it at {target}, and run this again"
             ) from error
-        return True
 
 
 class ListedModel(ListedFile):
@@ -92,6 +92,18 @@ class Catalogue(Section):
         if name not in self.bags:
             raise UnknownNameError("recording in the catalogue", name, self.bags)
         return self.bags[name]
+
+
+def fetch_recording(catalogue: Catalogue, name: str, folder: Path) -> Path:
+    """Returns a recording of the catalogue in `folder`, which is downloaded if it is not there.
+
+    Raises:
+        SkylaneError: the catalogue has no such recording, it cannot be downloaded, or another file has its place.
+    """
+    entry = catalogue.bag(name)
+    target = folder / f"{name}{PurePosixPath(urlsplit(entry.url).path).suffix}"
+    entry.fetch(name, target)
+    return target
 
 
 def download(name: str, remote: RemoteFile, target: Path) -> str:
