@@ -218,7 +218,9 @@ def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> Non
     made = report_on(write_run(tmp_path / "stalled", SyntheticRunPlan(frames=200, unanswered=0.5)))
     for anchor in ("distribution", "statistics"):
         captions = [part.caption for part in chapter_of(made, anchor).parts if isinstance(part, Chart | ReportTable)]
-        assert any(re.search(r"The other \d+ of 200 frames \(\d\d %\) got no result in time", text) for text in captions)
+        assert any(
+            re.search(r"The other \d+ of 200 frames \(\d\d %\) got no result in time", text) for text in captions
+        )
     several = report_on(tmp_path / "stalled", tmp_path / "stalled")
     (totals,) = (table for table in several.tables() if table.name == "totals")
     assert [column.heading for column in totals.columns[:3]] == ["run", "frames", "with a result %"]
