@@ -45,6 +45,8 @@ PARSERS = {
     "rosbag_tools/reading/mcap_file.py": "bag",
     "rosbag_tools/records.py": "bag",
     "rosbag_tools/reading/ros1_file.py": "bag",
+    "shared/catalogue.py": "(addresses of the operator's own catalogue: tests/modelling/test_fetching.py)",
+    "shared/network/download.py": "(addresses of answers: tests/shared/network/test_download.py)",
     "shared/network/address.py": "(input of the user: tests/shared/network/test_address.py)",
     "ops/broker/mosquitto.py": "(the operator's own configuration, which only Mosquitto parses)",
     "shared/native_output.py": f"({_OWN}: the arguments of its own process)",
