@@ -13,6 +13,7 @@ from shared.imaging.opencv import cv2
 
 ColourImage = npt.NDArray[np.uint8]
 
+_BLOCK_ROWS = 32  # Rows of 2×2 cells binned at a time, so that intermediate arrays fit the CPU cache.
 _MIN_SIDE = 4  # Pixels; OpenCV returns black for smaller Bayer images.
 
 
@@ -68,14 +69,31 @@ def _opencv_demosaic(variant: str, pixels: Pixels, layout: Layout, target: Layou
 
 
 def _binning(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:
-    places: list[Any] = [
-        np.ascontiguousarray(pixels[place // 2 :: 2, place % 2 :: 2]) for place in range(4)
-    ]  # In reading order.
+    height, width = pixels.shape
+    binned = np.empty((height // 2, width // 2, 3), pixels.dtype)
+    # Reading two neighbouring pixels as one word lets NumPy use SIMD instead of a stride of two.
+    words = np.ascontiguousarray(pixels).view(f"<u{2 * pixels.itemsize}").reshape(height // 2, 2, width // 2)
+    bits = 8 * pixels.itemsize
     red, blue = (layout.bayer_pattern.index(colour) for colour in "rb")
-    one, other = (place for position, place in enumerate(places) if position not in (red, blue))
-    green = ((one.astype(np.uint32) + other + 1) // 2).astype(pixels.dtype)
-    planes = [places[red], green, places[blue]]
-    return _upper_byte(np.asarray(cv2.merge(planes if target is Layout.RGB8 else planes[::-1])))
+    left, right = sorted(set(range(4)) - {red, blue}, key=lambda position: position % 2)
+    for start in range(0, height // 2, _BLOCK_ROWS):
+        block = words[start : start + _BLOCK_ROWS]
+        green = block[:, right // 2] >> bits
+        green += block[:, left // 2] & ((1 << bits) - 1)
+        green += 1
+        green >>= 1
+        planes: list[Any] = [each.astype(pixels.dtype) for each in (_pixel(block, red), green, _pixel(block, blue))]
+        cv2.merge(planes if target is Layout.RGB8 else planes[::-1], binned[start : start + _BLOCK_ROWS])
+    return _upper_byte(binned)
+
+
+def _pixel(block: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
+    """Returns words with one pixel of every cell in their lower half; `position` is 0 to 3, in reading order.
+
+    `block`: cells × 2 rows × cells; each word holds the two pixels of a row of a cell, the left one in its lower half.
+    """
+    row = block[:, position // 2]
+    return row >> (4 * row.itemsize) if position % 2 else row
 
 
 def _upper_byte(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
