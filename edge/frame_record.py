@@ -13,7 +13,7 @@ from shared.stages import Stage, Stamp
 
 @dataclass(slots=True)
 class FrameRecord:
-    """The state of one frame. One thread at a time owns it: the pacer, the pipeline, then receiver and retrier by the ledger."""
+    """The state of one frame. One thread at a time owns it: the pacer's, the pipeline's, then whichever the ledger allows."""
 
     id: FrameId
     camera: str  # Name in the source; the id has the form that fits a topic.
@@ -33,9 +33,7 @@ class FrameRecord:
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
     message: FrameMessage | None = None  # The sent message; kept until the frame ends if it may be sent again.
     refusal: ResultMessage | None = None  # Refusal of one attempt while the other may still be answered.
-    image: Pixels | None = (
-        None  # The prepared image in the colour order of the model, for the gate, the encoder and the sinks.
-    )
+    image: Pixels | None = None  # The prepared image, in the colour order of the model.
     geometry: Geometry | None = None
     comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
     gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.

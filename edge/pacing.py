@@ -166,8 +166,8 @@ class Pacer:
     """Puts each frame into the queue when it is due.
 
     In an open loop, a schedule makes frames due; one that finds the queue full replaces the oldest of its camera there, which
-    is dropped. In a closed loop, a frame is due when the window has room, or a burst of them when all before have ended, and
-    none is dropped for lack of room. A frame of a camera is due when it was grabbed.
+    is dropped. In a closed loop, no frame is dropped for lack of room: it is due when the window has room, and the frames of a
+    burst when all earlier frames have ended. A frame of a camera is due when it was grabbed.
 
     The due time comes from the schedule, not from the moment at which the pacer gets to it: a delay of the pacer counts
     as latency of the frame.

@@ -66,7 +66,7 @@ def fetch(
     if name is None:
         raise click.UsageError("a URL needs --name NAME: the server's name for the file is not used")
     if sha256 is not None and not _SHA256.fullmatch(sha256.lower()):
-        raise click.UsageError("--sha256 has 64 hexadecimal digits")
+        raise click.UsageError(f"--sha256 is {sha256[:80]!r}: give 64 hexadecimal digits")
     remote = RemoteFile(source, round(max_mb * 1e6), sha256=sha256 and sha256.lower())
     _fetch_unlisted(remote, repository.root / validate_name("model", name), labels)
 
@@ -78,6 +78,7 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
         SkylaneError: the catalogue has no such network, it cannot be downloaded, or another model has that name.
     """
     entry, folder = catalogue.model(listed), repository.root / validate_name("model", name or listed)
+    _check_format(entry.url)
     path = folder / MANIFEST_NAME
     given = {**entry.manifest, "file": PurePosixPath(urlsplit(entry.url).path).name, "sha256": entry.sha256}
     manifest = validate(path, {"labels_file": entry.labels, "description": entry.description, **given}, Manifest)
@@ -94,13 +95,8 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
 
 
 def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> None:
-    suffix = PurePosixPath(urlsplit(remote.url).path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise SkylaneError(
-            f"{remote.url} does not end in {' or '.join(_SUFFIXES)}: other formats can run code, or are several files; "
-            "download it yourself, and give it to `skylane model inspect` if you trust it"
-        )
-    if folder.exists():
+    suffix = _check_format(remote.url)
+    if any(folder.glob("[!.]*")):  # The hidden part of an interrupted download is continued.
         raise SkylaneError(f"{folder} exists: choose another --name, or move it away")
     target = folder / f"{folder.name}{suffix}"
     found = download(folder.name, remote, target)
@@ -115,3 +111,14 @@ def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> 
             f"{target} is fetched, but it has no manifest yet: {error}. Then: skylane model inspect {target} --write {folder}"
         ) from error
     click.echo(f"wrote {path}")
+
+
+def _check_format(url: str) -> str:
+    """Returns the suffix of a file that is fetched; raises a SkylaneError unless its format is one file that runs no code."""
+    suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise SkylaneError(
+            f"{url} does not end in {' or '.join(_SUFFIXES)}: other formats can run code, or are several files; "
+            "download it yourself, and give it to `skylane model inspect` if you trust it"
+        )
+    return suffix

@@ -28,7 +28,7 @@ from shared.runlog.run_folder import RUNS, free_folder
 
 _MODEL = "road-small"
 _REAL_MODEL, _REAL_VIDEO = "cityscapes-mobilenet", "highway"  # In the catalogue.
-_MAX_LATE_FRAMES = 40  # Four seconds of the drive.
+_MAX_LATE_FRAMES = 40  # Four seconds of the rendered drive.
 # Folders of the PNG sink by the task of the model.
 _IMAGE_FOLDERS = {
     "masks_colour": "one image per frame (masks/ contains the class ids)",
@@ -70,7 +70,7 @@ def demo(
     real: bool,
     catalogue: Catalogue,
 ) -> None:
-    """Render a drive into a bag, run a broker and a worker, play the bag, and show masks and latency."""
+    """Render a drive, or fetch a real one, run a broker and a worker, play the drive, and show masks and latency."""
     console, folder = Console(), out or free_folder(RUNS / "demo")
     if real:
         console.rule("1  A real street")
@@ -100,6 +100,7 @@ def demo(
                 model=model,
                 closed_loop=True,
                 window=1,
+                frames=frames,
                 out=folder,
                 sinks=("png", "video", "overlay", "jsonl"),
             )
@@ -116,7 +117,9 @@ def demo(
     for line in _results(folder, report, VIDEO_FORMATS[config.video_codec].suffix):
         console.print(line, highlight=False)
     if late is not None:
-        console.print(f"{late.video}  masks 200 ms old: held, and moved to now{late.accuracy}", highlight=False)
+        console.print(
+            f"{late.video}  masks {late.age_ms:.0f} ms old: held, and moved to now{late.accuracy}", highlight=False
+        )
 
 
 def write_still(video: Path) -> Path:
@@ -138,7 +141,7 @@ def _play_late(
     if Repository(models).find(model).card().task != "segmentation":
         console.print(f"left out: {model} gives no masks to compare")
         return None
-    with console.status("masks that are 200 ms old, held and moved to now"):
+    with console.status("late masks, held and moved to now"):
         return play_late(
             bag,
             folder / "late",

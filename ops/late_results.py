@@ -49,6 +49,7 @@ class LateResults:
     """A video of held results beside those that were moved to now."""
 
     video: Path
+    age_ms: float  # Median age of the results.
     accuracy: str  # The mean IoU of both over all frames, as the end of a sentence; empty without true labels.
 
 
@@ -110,9 +111,12 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
             if video is None:
                 video = stack.enter_context(closing(VideoFile(path, video_format, both, frame.source_ns)))
             video.add(both, frame.source_ns)
+    age_ms = float(np.median([row.age_ns for row in rows.values() if row.age_ns is not None])) / 1e6
     if truth is None:
-        return LateResults(path, "")
-    return LateResults(path, f"; mean IoU {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive")
+        return LateResults(path, age_ms, "")
+    return LateResults(
+        path, age_ms, f"; mean IoU {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive"
+    )
 
 
 def _frames(recording: Path) -> Iterator[tuple[Frame, Frame | None]]:

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import click
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shared.config import Section, read_yaml
+from shared.config import Section, parsed_by, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.files import file_sha256
 from shared.messages.topics import NAME
@@ -26,21 +26,13 @@ CATALOGUE = click.option(
 _MAX_BYTES = 1 << 34
 
 
-def _checked(url: str) -> str:
-    try:
-        RemoteFile(url, _MAX_BYTES)
-    except DownloadError as error:
-        raise ValueError(str(error)) from error
-    return url
-
-
 _EntryName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class ListedFile(Section):
     """A file, where it is, and what is known of it."""
 
-    url: Annotated[str, AfterValidator(_checked)]
+    url: Annotated[str, parsed_by(lambda url: RemoteFile(url, _MAX_BYTES).url)]
     size: int = Field(ge=1, le=_MAX_BYTES)  # Bytes.
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     licence: str = Field(min_length=1)

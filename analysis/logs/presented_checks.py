@@ -50,6 +50,9 @@ def check_presented(rows: LogRows, folder: Path) -> tuple[int, dict[str, tuple[P
         problems.add_file(f"row 1 has no column {', '.join(missing)}: its checks are skipped")
         return 0, {LINES: problems.collected()}
     table = _ticks_of_run(table, rows, problems)
+    if len(table) and not len(rows.table):
+        problems.add_file(f"has {len(table)} ticks, but {CSV_NAME} has no row: they are not compared")
+        return 0, {LINES: problems.collected()}
     checks = _PresentedChecks(rows, table, folder)
     checks.report_unreadable(problems)
     cells = {ORIGINS: checks.origins(), AGES: checks.ages(), SOURCES: checks.sources()}

@@ -53,10 +53,9 @@ class ModelLoader:
         """Opens and warms up a model.
 
         Raises:
-            SkylaneError: its engine cannot run the requested number of concurrent batches.
             InferenceError: the warm-up failed.
             ThreadsExhaustedError: the system allows too few threads.
-            SkylaneError: see `open`.
+            SkylaneError: its engine cannot run the requested number of concurrent batches; or see `open`.
         """
         log = _LOG.bind(model=stored.name, version=stored.version)
         log.info("loading model")

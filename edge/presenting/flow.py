@@ -200,7 +200,7 @@ class FlowTrack:
             grey = _CV.cvtColor(picture(tick.image, tick.geometry), _CV.COLOR_RGB2GRAY)
             flow = self._flow(grey, duration_ns) if self._steps else None
         step = _Step(tick.due_ns, grey, flow, duration_ns)
-        if len(self._steps) * step.size_bytes > _MAX_BYTES:
+        while len(self._steps) > 1 and sum(each.size_bytes for each in (*self._steps, step)) > _MAX_BYTES:
             self._steps.popleft()
         self._steps.append(step)
 

@@ -64,8 +64,8 @@ class MissingOutputSink(Sink, Protocol):
 class SinkWriter:
     """Writes frames to sinks in a thread with the lowest priority, after everything that is measured.
 
-    A sink that fails is removed, and the others go on. Results and the outputs of a presenter have a writer each: outputs
-    whose sinks are slow must neither delay the results, which are never lost, nor the other way round.
+    A sink that fails is removed, and the others go on. Results and the outputs of a presenter have a writer each, so that
+    slow sinks of one do not delay the other.
     """
 
     def __init__(self, sinks: Sequence[Sink], card: ModelCard, pending: PendingResults | None = None) -> None:

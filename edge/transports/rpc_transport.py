@@ -250,14 +250,14 @@ class RpcTransport:
         name = None
         for packed in connection.channel.statuses():
             name = name or self._worker_name(connection, unpack_status(packed))
-            if connection.name is None:
-                _LOG.info("connected to worker", address=connection.address, worker=name)
             other = next((each for each in self._connections if each is not connection and each.name == name), None)
             if other is not None:
                 raise ChannelError(
                     f"its worker is named {name}, as is the one at {other.address}: give one address per worker, and each "
                     "worker its own name (skylane cloud serve --worker)"
                 )
+            if connection.name is None:
+                _LOG.info("connected to worker", address=connection.address, worker=name)
             self.workers.update(name, packed)
             connection.name, connection.problem = name, None
 

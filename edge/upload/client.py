@@ -45,7 +45,7 @@ _POLL_S = 0.2
 
 
 class WorkerLostError(SkylaneError):
-    """The worker cannot be reached, does not reply in time, or sends a result that cannot be decoded; another worker may process the image."""
+    """The worker cannot be reached, is late, or sends a result that cannot be decoded; another may process the image."""
 
 
 class WorkerBusyError(SkylaneError):

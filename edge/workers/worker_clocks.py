@@ -101,8 +101,8 @@ class LivenessMonitor:
 
     A process that hangs keeps its connection; the broker reports it only after one and a half keepalives. It stops echoing
     clock probes, however, and an echo depends on nothing but the worker's network thread. A dead link looks the same from
-    here, so the monitor pings the broker, if there is one. After an outage, delayed messages arrive one by one, so a silence must persist
-    for a while before it counts.
+    here, so the monitor pings the broker, if there is one. After an outage, delayed messages arrive one by one, so a silence
+    must persist for a while before it counts.
     """
 
     stats: WorkerStats
@@ -154,7 +154,10 @@ def probe_interval_ns(workers: int) -> int:
 
 
 def is_unresponsive(echo_ns: int, workers: int, now_ns: int) -> bool:
-    """Returns whether a worker, one of `workers`, whose last echo arrived at `echo_ns` has stopped echoing probes; False if it never did."""
+    """Returns whether a worker has stopped echoing probes; False if it never echoed one.
+
+    `echo_ns`: arrival of its last echo. `workers`: number of workers, which sets the interval of the probes.
+    """
     return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
 

@@ -168,7 +168,9 @@ class WorkerDirectory:
             return self._online.copy()
 
     def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """Returns when a worker of the model, or the connection, was last lost with its frames, the connection to a broker when it is back; 0 if never.
+        """Returns when frames were last lost with a worker of the model or with the connection; 0 if never.
+
+        The loss of the connection to a broker counts from the reconnect.
 
         Waits up to `timeout_s` for a failure later than `after_ns`.
         """

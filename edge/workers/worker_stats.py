@@ -1,4 +1,4 @@
-"""Statistics of the workers' replies, the benefit of retries, and the loads that workers report beside what their answers show."""
+"""Statistics of the workers' replies, the benefit of retries, and the workers' loads: as reported, and as answers show."""
 
 import threading
 from collections import Counter, OrderedDict, deque

@@ -131,11 +131,19 @@ def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> 
 
 
 def prepared_images(path: Path, card: ModelCard, count: int, *, with_grey: bool = True) -> list[npt.NDArray[np.uint8]]:
-    """Returns the first readable images of a bag as uint8 H×W×3 in a model's size and channel order, at most `count`."""
+    """Returns the first readable images of a bag as uint8 H×W×3 in a model's size and channel order, at most `count`.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or has no such image.
+    """
     with closing(BagSource(path)) as source:
         frames = (each for each in source.frames() if isinstance(each, Frame))
         chosen = (each for each in frames if with_grey or each.layout is not Layout.MONO8)
-        return [prepared(each.pixels, each.layout, card, "binning")[0] for each in islice(chosen, count)]
+        images = [prepared(each.pixels, each.layout, card, "binning")[0] for each in islice(chosen, count)]
+    if not images:
+        kind = "readable frame" if with_grey else "readable frame in colour"
+        raise EvaluationError(f"{path} holds no {kind}: make one with 'skylane bag make'")
+    return images
 
 
 class LabelledImage(NamedTuple):

@@ -62,17 +62,19 @@ class RemoteFile:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(part) as file:
-                found = _Transfer(self, file, on_progress).run()
-                os.fsync(file.fileno())
-                part.replace(target)
+                try:
+                    found = _Transfer(self, file, on_progress).run()
+                    os.fsync(file.fileno())
+                    part.replace(target)
+                except BaseException:  # Only here: without the lock, the part is another process's.
+                    if self.sha256 is None or not file.tell():
+                        part.unlink(missing_ok=True)
+                    raise
         except OSError as error:
             raise DownloadError(unwritable_message(target, error, "folder")) from error
-        except BaseException:
-            if part.exists() and (self.sha256 is None or not part.stat().st_size):
-                part.unlink()
-            if is_new and not any(folder.iterdir()):
+        finally:
+            if is_new and folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
-            raise
         return found
 
 
@@ -95,7 +97,7 @@ class _Transfer:
             if self.source.sha256 is None:  # The server's file may be another one by now.
                 self._restart()
             try:
-                if not self.done or self.done != self.source.size:
+                if self.done != self.source.size:
                     self._ask(opener)
                 break
             except _InterruptedTransfer as error:
@@ -127,7 +129,7 @@ class _Transfer:
             elif error.code < http.client.INTERNAL_SERVER_ERROR:
                 raise self._error(problem) from error
             raise _InterruptedTransfer(problem) from error
-        except (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
+        except (urllib.error.URLError, ssl.SSLError, ConnectionError, TimeoutError, http.client.HTTPException) as error:
             cause = getattr(error, "reason", error)
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise self._error(f"its certificate is not trusted ({cause.verify_message})") from error
@@ -141,7 +143,7 @@ class _Transfer:
         rest = response.headers.get("Content-Length", "")
         total = self.done + int(rest) if rest.isascii() and rest.isdigit() else None
         self._check_size(total)
-        while block := response.read(_BLOCK_BYTES):
+        while block := _block(response):
             if not self.done and block[:64].lstrip().lower().startswith(_HTML):
                 raise self._error("it is an HTML page, as a login page or an error page is")
             self._check_size(max(self.done + len(block), total or 0), is_whole=False)
@@ -175,6 +177,13 @@ class _Transfer:
 
     def _error(self, reason: str) -> DownloadError:
         return DownloadError(f"cannot download {self.source.url}: {reason}")
+
+
+def _block(response: Any) -> bytes:
+    try:
+        return bytes(response.read(_BLOCK_BYTES))
+    except OSError as error:  # An error of the network, not of the file that is written.
+        raise _InterruptedTransfer(reason_of(error)) from error
 
 
 class _InterruptedTransfer(Exception):  # noqa: N818 (it is no error yet)
@@ -219,7 +228,7 @@ class _HttpHandler(urllib.request.HTTPHandler):
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """See HTTPHandler."""
-        kind: Any = partial(_HttpConnection, may_be_private=_may_be_private(req))
+        kind: Any = partial(_Connection, may_be_private=_may_be_private(req))
         return self.do_open(kind, req)
 
 
@@ -239,10 +248,6 @@ class _Connection(http.client.HTTPConnection):
             raise DownloadError(
                 f"{self.host} is the private address {peer}: an answer from elsewhere must not lead there"
             )
-
-
-class _HttpConnection(_Connection):
-    """Over TCP."""
 
 
 class _HttpsConnection(_Connection, http.client.HTTPSConnection):

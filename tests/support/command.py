@@ -31,9 +31,8 @@ class Command(ChildProcess):
 
     def wait(self) -> tuple[int, str]:
         """Waits for its end; returns its exit code and standard output."""
-        assert self._process.stdout is not None
-        printed = self._process.stdout.read().decode()
-        return self._process.wait(WAIT_S), printed
+        printed, _ = self._process.communicate(timeout=WAIT_S)
+        return self._process.returncode, printed.decode()
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, which has no effect if it has ended."""

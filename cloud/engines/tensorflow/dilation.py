@@ -215,14 +215,14 @@ class _DilationPass:
         self._values[node.name] = value
         dilated = self._result.node.add()
         dilated.CopyFrom(node)
-        if kernel == [1, 1] and value.step in (_PoolingStep.MAP, _PoolingStep.TILED):
-            return
-        if value.step is not _PoolingStep.MAP:
-            raise _UnsupportedGraphError
         # Other paddings, and SAME for even kernels, are not the same on both sides of each phase.
         if node.attr["padding"].s != b"VALID" and (
             node.attr["padding"].s != b"SAME" or any(k % 2 == 0 for k in kernel)
         ):
+            raise _UnsupportedGraphError
+        if kernel == [1, 1] and value.step in (_PoolingStep.MAP, _PoolingStep.TILED):
+            return
+        if value.step is not _PoolingStep.MAP:
             raise _UnsupportedGraphError
         before = list(node.attr["dilations"].list.i) or [1] * _MAP_RANK
         factor = int(np.prod(value.rates))

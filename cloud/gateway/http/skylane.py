@@ -21,7 +21,7 @@ routes = APIRouter()
 
 
 def _time_us(part: str) -> Callable[[ModelStats], float]:
-    """Returns a function for the time that answered frames spent in a part of `cloud.serving.replies.SPENT`."""
+    """Returns a function for the time that answered frames spent in a part of `cloud.serving.replies.TRITON_STAGES`."""
     return lambda stats: stats.stage_ns(part) / 1e3
 
 

@@ -135,6 +135,16 @@ def test_two_downloads_of_one_file_do_not_mix(server: str, tmp_path: Path) -> No
 
     RemoteFile(f"{server}/file", LIMIT, None, SHA256).fetch(tmp_path / "file", again)
     assert inner
+
+
+def test_a_refused_download_leaves_the_other_one_alone(server: str, tmp_path: Path) -> None:
+    """Without a hash, too: only the process that has the lock removes the part."""
+
+    def again(_done: int, _total: int | None) -> None:
+        with pytest.raises(DownloadError, match="by another process"):
+            RemoteFile(f"{server}/file", LIMIT).fetch(tmp_path / "file")
+
+    RemoteFile(f"{server}/file", LIMIT).fetch(tmp_path / "file", again)
     assert (tmp_path / "file").read_bytes() == DATA
 
 

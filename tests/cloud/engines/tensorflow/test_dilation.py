@@ -131,6 +131,10 @@ def _even_kernel(x: Any) -> Any:
     return tf.nn.conv2d(x, _kernel(2, 2, 4, 3), 1, "SAME")
 
 
+def _explicit_padding(x: Any) -> Any:
+    return tf.nn.conv2d(x, _kernel(1, 1, 4, 3), 1, [[0, 0], [1, 1], [1, 1], [0, 0]])
+
+
 def _uneven_padding(x: Any) -> Any:
     return _convolved(x, [[0, 0], [0, 2], [1, 1], [0, 0]])
 
@@ -168,6 +172,7 @@ def _phases_are_the_output(x: Any) -> Any:
             for each in (
                 _max_pool,
                 _even_kernel,
+                _explicit_padding,
                 _uneven_padding,
                 _mean_per_phase,
                 _mean_of_first_phase,
