@@ -18,7 +18,7 @@ from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
 from rosbag_tools.bag_format import BY_FILE, BagFormat, add_connection, chosen_format, new_writer, remove_bag
-from rosbag_tools.messages.ros_types import DETECTED_IDS, DETECTIONS, HEADER, own_types
+from rosbag_tools.messages.ros_types import DETECTED_IDS, DETECTIONS, HEADER, LABEL_INFO, own_types
 from rosbag_tools.reading import mcap_file
 from rosbag_tools.records import IMAGE, Box, TopicChannel
 from shared.errors import SkylaneError, reason_of
@@ -130,6 +130,13 @@ class BagWriter:
         scored = zip(boxes, [1.0] * len(boxes) if scores is None else scores, strict=True)
         detections = [self._detection(header, box, score) for box, score in scored]
         self._write(topic, DETECTIONS, received_ns, header, detections)
+
+    def write_label_info(
+        self, topic: str, names: Sequence[str], *, stamp_ns: int, received_ns: int, frame_id: str
+    ) -> None:
+        """Writes a `vision_msgs/LabelInfo` with the names of classes by class id."""
+        classes = [self._message("vision_msgs/msg/VisionClass", *each) for each in enumerate(names)]
+        self._write(topic, LABEL_INFO, received_ns, self._header(topic, stamp_ns, frame_id), classes, 0.0)
 
     def write_raw(self, channel: TopicChannel, data: bytes | memoryview, received_ns: int, types: Typestore) -> None:
         """Writes a message that is already serialized for this format; `types` has its definition."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from modelling.evaluation.metrics import Floats
 from modelling.recipes import HEIGHT_SHARE, OBJECTS
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.ros_types import read_boxes, read_stamp
+from rosbag_tools.messages.ros_types import read_boxes, read_label_info, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, ImageDecoder, depth_topics
 from rosbag_tools.reading.video_topics import with_pictures
@@ -25,6 +25,7 @@ from shared.imaging.geometry import Geometry, apply, plan
 from shared.messages.model_card import ModelCard
 
 LABELS = "/labels"  # The suffix of a topic with true labels.
+LABEL_INFO = "/label_info"  # The suffix of the topic with their names.
 BOXES = "/boxes"  # The suffix of a topic with true boxes.
 _MAX_WAITING = 64  # Unmatched images or truths to keep; recorders write a pair close together.
 
@@ -158,13 +159,15 @@ class LabelledImage(NamedTuple):
 class LabelledImages:
     """The images of a bag's camera with the ground truth of the same timestamp, at most `frames` of them.
 
-    `unmatched` counts the images without a truth and those that cannot be read, as far as the bag was read.
+    `unmatched` counts the images without a truth and those that cannot be read, as far as the bag was read. `names` are the
+    classes of the labels by class id; None if the bag does not name them.
     """
 
     def __init__(self, path: Path, camera: str | None = None, suffix: str = LABELS, frames: int | None = None) -> None:
         """Finds the camera; see `labelled_camera`."""
         self.camera, self._truth, count = labelled_camera(path, camera, suffix)
         self.total = min(count, frames or count)
+        self.names = label_names(path, self._truth) if suffix == LABELS else None
         self._path, self._suffix, self._frames = path, suffix, frames
         self._matcher: TimestampMatcher[Any, Any] = TimestampMatcher()
 
@@ -207,6 +210,21 @@ class LabelledImages:
             decoder = ImageDecoder(bag, bag.find([self.camera]))
             for message, boxes in images_with_boxes(bag, self.camera, self._truth, self._matcher):
                 yield LabelledImage(*decoder.decode(message), read_stamp(message), boxes)
+
+
+def label_names(path: Path, labels: str) -> tuple[str, ...] | None:
+    """Returns the classes of the labels on a topic by class id; None if the bag does not name them.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or its message with the names.
+    """
+    with Bag(path) as bag:
+        wanted = f"{labels.removesuffix(LABELS)}{LABEL_INFO}"
+        if not any(topic.name == wanted for topic in bag.topics):
+            return None
+        messages = (each for each in bag.messages({wanted}) if isinstance(each, Message))
+        first = next(messages, None)
+        return None if first is None else read_label_info(first)
 
 
 def images_with_labels(

@@ -12,10 +12,13 @@ from rosbags.typesys.store import Typestore
 from rosbag_tools.messages.foxglove import CameraMessage, read_protobuf, read_protobuf_stamp
 from rosbag_tools.records import FFMPEG_PACKET, Box, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
+from shared.imaging.labels import MAX_NAME_LENGTH
 from shared.messages.protobuf_fields import ProtobufError
 
 HEADER = "std_msgs/msg/Header"
 DETECTIONS = "vision_msgs/msg/Detection2DArray"
+LABEL_INFO = "vision_msgs/msg/LabelInfo"
+_HIGHEST_LABEL = 254  # 255 stands for pixels without a class.
 
 # Class ids of the street classes: ROS 1 detections have ids where ROS 2 detections have names.
 DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
@@ -23,9 +26,14 @@ DETECTED_IDS = {"person": 6, "rider": 7, "car": 8, "truck": 9, "bus": 10}
 _CDR_BIG_ENDIAN = b"\x00\x00"  # First bytes of a big-endian CDR message (OMG DDS-XTypes).
 _STORES = {Serialization.ROS1: Stores.ROS1_NOETIC, Serialization.CDR: Stores.ROS2_HUMBLE}
 
-# rosbags does not include vision_msgs. Classes are numbers in ROS 1 (0.0.1, Noetic) and names in ROS 2 (4.x, Humble).
+# rosbags does not include vision_msgs. Labels are those of ROS 2 (4.1) in both, as ROS 1 has none. Classes are numbers in ROS 1 (0.0.1, Noetic) and names in ROS 2 (4.x, Humble).
+_LABELS = {
+    "VisionClass": "uint16 class_id\nstring class_name\n",
+    "LabelInfo": "std_msgs/Header header\nvision_msgs/VisionClass[] class_map\nfloat32 threshold\n",
+}
 _VISION: dict[Serialization, dict[str, str]] = {
     Serialization.ROS1: {
+        **_LABELS,
         "BoundingBox2D": "geometry_msgs/Pose2D center\nfloat64 size_x\nfloat64 size_y\n",
         "ObjectHypothesisWithPose": "int64 id\nfloat64 score\ngeometry_msgs/PoseWithCovariance pose\n",
         "Detection2D": "std_msgs/Header header\nvision_msgs/ObjectHypothesisWithPose[] results\n"
@@ -33,6 +41,7 @@ _VISION: dict[Serialization, dict[str, str]] = {
         "Detection2DArray": "std_msgs/Header header\nvision_msgs/Detection2D[] detections\n",
     },
     Serialization.CDR: {
+        **_LABELS,
         "Point2D": "float64 x\nfloat64 y\n",
         "Pose2D": "vision_msgs/Point2D position\nfloat64 theta\n",
         "BoundingBox2D": "vision_msgs/Pose2D center\nfloat64 size_x\nfloat64 size_y\n",
@@ -247,6 +256,26 @@ def read_boxes(message: Message) -> list[Box]:
 def read_scores(message: Message) -> list[float]:
     """Returns the score of each box of a message that `read_boxes` can read; 0 for a box without a hypothesis."""
     return [_best(each, message.channel.wire)[1] for each in read(message).detections]
+
+
+def read_label_info(message: Message) -> tuple[str, ...]:
+    """Returns the names of a message's classes by class id; "" for ids without a class.
+
+    Raises:
+        SkylaneError: the message has another type, its bytes do not fit it, or an id cannot be that of a mask's pixel.
+    """
+    channel = message.channel
+    if channel.message_type != LABEL_INFO:
+        raise SkylaneError(f"{channel.topic} has {channel.type} messages, not the names of labels ({LABEL_INFO})")
+    classes = {int(each.class_id): str(each.class_name) for each in read(message).class_map}
+    if not classes or max(classes) > _HIGHEST_LABEL:
+        found = f"an id of {max(classes)}" if classes else "no class"
+        raise SkylaneError(f"{channel.topic} has {found}: labels have ids from 0 to {_HIGHEST_LABEL}")
+    if any(not name.isprintable() or len(name) > MAX_NAME_LENGTH for name in classes.values()):
+        raise SkylaneError(
+            f"{channel.topic} has a name that is not printable or longer than {MAX_NAME_LENGTH} characters"
+        )
+    return tuple(classes.get(class_id, "") for class_id in range(max(classes) + 1))
 
 
 def _box(seen: Any, wire: Serialization) -> Box:

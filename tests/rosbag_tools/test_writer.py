@@ -13,7 +13,7 @@ from rosbags.highlevel import AnyReader
 from rosbag_tools import writer as writer_module
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import Box
-from rosbag_tools.messages.ros_types import read
+from rosbag_tools.messages.ros_types import read, read_label_info
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter
@@ -244,3 +244,29 @@ def test_a_link_to_nothing_is_in_the_way_and_can_be_replaced(tmp_path: Path, tar
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
     assert path.is_file()
     assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_the_names_of_labels_are_read_back(tmp_path: Path, bag_format: BagFormat) -> None:
+    """Other libraries read them too."""
+    path = tmp_path / PATHS[bag_format]
+    with BagWriter(path, bag_format) as writer:
+        writer.write_label_info("/cam/label_info", ["road", "", "Gehweg ß"], stamp_ns=3, received_ns=4, frame_id="o")
+    with Bag(path) as bag:
+        (message,) = [each for each in bag.messages() if isinstance(each, Message)]
+    assert read_label_info(message) == ("road", "", "Gehweg ß")
+    with AnyReader([path]) as reader:
+        ((connection, _, data),) = reader.messages()
+        info: Any = reader.deserialize(data, connection.msgtype)
+    assert (info.class_map[0].class_id, info.class_map[0].class_name) == (0, "road")
+
+
+@pytest.mark.parametrize("names", [[], ["a"] * 256, ["\x1b[2J"], ["a" * 65]])
+def test_impossible_names_of_labels_are_refused(tmp_path: Path, names: list[str]) -> None:
+    """Names come from files of strangers, and are shown in tables."""
+    with BagWriter(tmp_path / "drive") as writer:
+        writer.write_label_info("/cam/label_info", names, stamp_ns=3, received_ns=4, frame_id="o")
+    with Bag(tmp_path / "drive") as bag:
+        (message,) = [each for each in bag.messages() if isinstance(each, Message)]
+    with pytest.raises(SkylaneError, match="/cam/label_info has "):
+        read_label_info(message)

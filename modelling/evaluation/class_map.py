@@ -1,0 +1,153 @@
+"""Which class of a network is compared with which class of the truth: by name, and by a map file where the names differ.
+
+A map file has lines of the form `network class: truth class`. Maps of known pairs of label sets ship in `configs/maps`.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from modelling.evaluation.bag_images import EvaluationError
+from modelling.evaluation.metrics import UNLABELLED
+from shared.config import load_mapping
+from shared.errors import suggestion
+from shared.imaging.geometry import UNSEEN
+from shared.imaging.labels import label_sets, read_labels
+from shared.package_data import shipped
+from shared.sanitize import printable
+
+_Mask = npt.NDArray[np.uint8]
+_Table = npt.NDArray[np.uint8]
+
+_SHOWN = 12  # Names in a sentence.
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The classes that are compared: those of the truth that a class of the network corresponds to.
+
+    A pixel whose true class has no counterpart is not scored. A predicted class without a counterpart is wrong wherever it
+    is predicted, and counts as the class `none`.
+    """
+
+    network: tuple[str, ...]  # All classes of the network, by class id.
+    truth: tuple[str, ...]  # All classes of the truth, by class id.
+    counterparts: Mapping[str, str]  # The class of the truth of each class of the network that has one.
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The compared classes in the order of the truth; then `none`, if the network has classes without a counterpart."""
+        compared = tuple(dict.fromkeys(name for name in self.truth if name in self.counterparts.values()))
+        return (*compared, UNLABELLED) if self.unmatched and UNLABELLED not in compared else compared
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The classes of the truth without a counterpart."""
+        return tuple(name for name in self.truth if name and name not in self.names)
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """The classes of the network without a counterpart."""
+        return tuple(name for name in self.network if name not in self.counterparts)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether both have the same classes with the same ids."""
+        return self.network == self.truth and all(name == other for name, other in self.counterparts.items())
+
+    def of_truth(self, mask: _Mask) -> _Mask:
+        """Returns true class ids as compared ids; `UNSEEN` for pixels that are not scored."""
+        return self._truth_ids[mask]
+
+    def of_network(self, mask: _Mask) -> _Mask:
+        """Returns predicted class ids as compared ids; `UNSEEN` stays."""
+        return self._network_ids[mask]
+
+    def describe(self) -> str:
+        """Returns a sentence about what was compared; empty if both have the same classes."""
+        if self.is_identity:
+            return ""
+        compared = [name for name in self.names if name in self.counterparts.values()]
+        parts = [f"compared: {_listed(compared)}"]
+        if self.ignored:
+            parts.append(f"not scored, as the network has no such class: {_listed(self.ignored)}")
+        if self.unmatched:
+            parts.append(f"wrong wherever predicted, as the truth has no such class: {_listed(self.unmatched)}")
+        return f"Classes {'; '.join(parts)}."
+
+    @cached_property
+    def _truth_ids(self) -> _Table:
+        table = np.full(256, UNSEEN, np.uint8)
+        for class_id, name in enumerate(self.truth):
+            if name in self.names:
+                table[class_id] = self.names.index(name)
+        return table
+
+    @cached_property
+    def _network_ids(self) -> _Table:
+        table = np.full(256, UNSEEN, np.uint8)
+        for class_id, name in enumerate(self.network):
+            table[class_id] = self.names.index(self.counterparts.get(name, UNLABELLED))
+        return table
+
+
+def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | None = None) -> ClassMap:
+    """Returns the map between the classes of a network and those of the truth.
+
+    Args:
+        network: The names of the network's classes, by class id.
+        truth: Those of the truth, "" for ids without a class; None if the truth has the class ids of the network.
+        file: A map file, for the classes whose names do not settle it. None: the shipped one of these label sets, if any.
+
+    Raises:
+        EvaluationError: the file names unknown classes, or no class has a counterpart.
+        ConfigError: the file cannot be read.
+    """
+    known = tuple(network if truth is None else truth)
+    by_name = {_plain(name): name for name in known if name}
+    found = {name: by_name[_plain(name)] for name in network if _plain(name) in by_name}
+    if file is None:
+        file = None if truth is None else _shipped_map(tuple(network), known)
+    if file is not None:
+        for own, other in load_mapping(file).items():
+            found.pop(_named(file, own, network, "network"), None)
+            if other is not None:  # A class with an empty value has no counterpart.
+                found[own] = _named(file, other, known, "truth")
+    if not found:
+        raise EvaluationError(
+            f"no class of the network ({_listed(network)}) is one of the truth ({_listed([name for name in known if name])}): "
+            "give the pairs with --map FILE, in lines of the form `network class: truth class`"
+        )
+    return ClassMap(tuple(network), known, found)
+
+
+def _named(file: Path, name: object, known: Sequence[str], whose: str) -> str:
+    if name not in known:
+        raise EvaluationError(
+            f"map file {file}: the {whose} has no class {printable(str(name)[:64])!r}{suggestion(str(name), filter(None, known))}"
+        )
+    return str(name)
+
+
+def _shipped_map(network: tuple[str, ...], truth: tuple[str, ...]) -> Path | None:
+    sets = {name: read_labels(path).names for name, path in label_sets().items()}
+    for path in sorted((shipped("configs") / "maps").glob("*-to-*.yaml")):
+        own, _, other = path.stem.partition("-to-")
+        if (sets.get(own), sets.get(other)) == (network, truth):
+            return path
+    return None
+
+
+def _plain(name: str) -> str:
+    """Returns a name in the form in which names are compared."""
+    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(printable, names[:_SHOWN]))
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from modelling.evaluation.bag_images import EvaluationError
+from modelling.evaluation.class_map import class_map
+from shared.config import ConfigError
+from shared.imaging.labels import label_sets, read_labels
+
+NETWORK = ("road", "car", "truck", "rider")
+TRUTH = ("vehicle", "road", "dog")
+
+
+def written(folder: Path, text: str) -> Path:
+    """Writes a map file."""
+    path = folder / "map.yaml"
+    path.write_text(text)
+    return path
+
+
+def ids(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Returns class ids as a mask."""
+    return np.array(values, np.uint8)
+
+
+def names_of(label_set: str) -> tuple[str, ...]:
+    """Returns the names of a shipped label set."""
+    return read_labels(label_sets()[label_set]).names
+
+
+def test_without_names_of_the_truth_the_ids_are_those_of_the_network() -> None:
+    """Bags of earlier versions do not name their labels."""
+    found = class_map(NETWORK, None)
+    assert (found.names, found.is_identity, found.describe()) == (NETWORK, True, "")
+    assert found.of_truth(ids(0, 3, 4, 255)).tolist() == [0, 3, 255, 255]
+    assert found.of_network(ids(0, 3, 255)).tolist() == [0, 3, 255]
+
+
+def test_several_classes_of_the_network_may_be_one_of_the_truth(tmp_path: Path) -> None:
+    """What has no counterpart is ignored in the truth, and wrong where predicted."""
+    found = class_map(NETWORK, TRUTH, written(tmp_path, "car: vehicle\ntruck: vehicle\n"))
+    assert found.names == ("vehicle", "road", "none")
+    assert found.of_truth(ids(0, 1, 2, 255)).tolist() == [0, 1, 255, 255], "the network has no dogs"
+    assert found.of_network(ids(0, 1, 2, 3, 255)).tolist() == [1, 0, 0, 2, 255], "no rider is ever right"
+    assert (found.ignored, found.unmatched) == (("dog",), ("rider",))
+    assert "not scored, as the network has no such class: dog" in found.describe()
+    assert "wrong wherever predicted, as the truth has no such class: rider" in found.describe()
+
+
+def test_names_are_equal_in_other_spellings() -> None:
+    """Data sets spell the same names with spaces, hyphens and capitals."""
+    found = class_map(("Traffic-Light", "road"), ("road", "traffic_light"))
+    assert found.of_network(ids(0, 1)).tolist() == [1, 0]
+    assert not found.is_identity, "the ids differ"
+
+
+def test_a_map_file_overrules_equal_names(tmp_path: Path) -> None:
+    """An empty value takes the counterpart away."""
+    found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car: road\nroad:\n"))
+    assert found.names == ("road", "none")
+    assert found.of_network(ids(0, 1)).tolist() == [1, 0]
+
+
+def test_a_known_pair_of_label_sets_needs_no_file() -> None:
+    """Maps of known pairs ship."""
+    found = class_map(names_of("cityscapes"), names_of("camvid"))
+    assert found.names == names_of("camvid")
+    assert found.counterparts["rider"] == "bicyclist"
+    assert (found.ignored, found.unmatched) == ((), ())
+
+
+def test_ids_without_a_class_are_not_scored() -> None:
+    """A data set may have gaps between its ids."""
+    found = class_map(("road", "car"), ("", "road", "", "car"))
+    assert found.of_truth(ids(0, 1, 2, 3)).tolist() == [255, 0, 255, 1]
+    assert found.ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("cat: road", "the network has no class 'cat'"),
+        ("cra: road", "did you mean car?"),
+        ("car: raod", "the truth has no class 'raod': did you mean road?"),
+        ("car: [road]", "the truth has no class"),
+        ("1: road", "the network has no class '1'"),
+    ],
+)
+def test_an_unknown_name_in_a_map_file_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    """A misspelt pair would leave a class out in silence."""
+    path = written(tmp_path, text)
+    with pytest.raises(EvaluationError) as refused:
+        class_map(NETWORK, TRUTH, path)
+    assert problem in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["- car", "car: road: x", "car: road\ncar: dog"])
+def test_a_file_that_is_no_map_is_refused(tmp_path: Path, text: str) -> None:
+    """The message is that of all configuration files."""
+    with pytest.raises(ConfigError):
+        class_map(NETWORK, TRUTH, written(tmp_path, text))
+
+
+def test_a_truth_that_shares_nothing_is_refused() -> None:
+    """An accuracy of 0 would look like a bad network."""
+    with pytest.raises(
+        EvaluationError, match=r"no class of the network \(road\) is one of the truth \(cat\): give the"
+    ):
+        class_map(["road"], ["cat", ""])
