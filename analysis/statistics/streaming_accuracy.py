@@ -43,15 +43,15 @@ def precision_interval(scores: StreamingBoxes, *, with_missing: bool = False, se
 def margin_interval(
     scores: StreamingScores, baseline: StreamingScores, *, with_missing: bool = False, seed: int = 0
 ) -> IntervalEstimate:
-    """Returns the mean IoU minus that of a baseline over the same drives, with the 95 % interval of the paired difference.
+    """Returns the mean IoU minus that of a baseline over the same ticks, with the 95 % interval of the paired difference.
 
-    The ends are NaN for fewer than three drives.
+    Drives are resampled, or blocks of a single drive's ticks. The ends are NaN for fewer than three of them.
 
     Raises:
-        ValueError: the drives differ.
+        ValueError: the drives differ, or the ticks of a single drive.
     """
-    own, others = _paired((scores, baseline), with_missing=with_missing, seed=seed)
-    return _interval(own[0] - others[0], own[1:] - others[1:], len(scores.by_drive()))
+    (own, others), groups = _paired((scores, baseline), with_missing=with_missing, seed=seed)
+    return _interval(own[0] - others[0], own[1:] - others[1:], groups)
 
 
 def recovered_interval(
@@ -59,40 +59,53 @@ def recovered_interval(
 ) -> IntervalEstimate:
     """Returns the share of the distance from a floor to a ceiling that the scores reach, with its 95 % interval.
 
-    Ticks without an output count as wrong. The ends are NaN for fewer than three drives.
+    Ticks without an output count as wrong. Drives are resampled, or blocks of a single drive's ticks. The ends are NaN for
+    fewer than three of them.
 
     Raises:
-        ValueError: the drives differ.
+        ValueError: the drives differ, or the ticks of a single drive.
     """
-    own, low, high = _paired((scores, floor, ceiling), with_missing=True, seed=seed)
+    (own, low, high), groups = _paired((scores, floor, ceiling), with_missing=True, seed=seed)
     distance = high - low
     shares = np.divide(own - low, distance, out=np.full_like(own, np.nan), where=distance > 0)
-    return _interval(float(shares[0]), shares[1:], len(scores.by_drive()))
+    return _interval(float(shares[0]), shares[1:], groups)
 
 
-def _paired(candidates: Sequence[StreamingScores], *, with_missing: bool, seed: int) -> list[Floats]:
-    """Returns, for each candidate, its mean IoU and then that of every replicate; all draw the same drives."""
+def _paired(candidates: Sequence[StreamingScores], *, with_missing: bool, seed: int) -> tuple[list[Floats], int]:
+    """Returns, for each candidate, its mean IoU and then that of every replicate; and the number of groups.
+
+    All candidates draw the same drives, or the same blocks of a single drive: those of the strongest dependence.
+    """
     drives = [list(each.by_drive()) for each in candidates]
     if any(each != drives[0] for each in drives):
         raise ValueError(f"a comparison needs the same drives: {drives}")
-    return [
-        np.append(
-            each.mean_iou(with_missing=with_missing), _replicates(_groups(each, with_missing=with_missing), each, seed)
-        )
-        for each in candidates
+    if len(drives[0]) == 1:
+        ticks = [len(each.stacked(with_missing=with_missing)) for each in candidates]
+        if len(set(ticks)) > 1:
+            raise ValueError(f"a comparison over one drive needs the same ticks, not {ticks}")
+    length = max(_block_length(each.stacked(with_missing=with_missing), each) for each in candidates)
+    groups = [_groups(each, with_missing=with_missing, block_length=length) for each in candidates]
+    values = [
+        np.append(each.mean_iou(with_missing=with_missing), _replicates(summed, each, seed))
+        for each, summed in zip(candidates, groups, strict=True)
     ]
+    return values, len(groups[0])
 
 
-def _groups(scores: StreamingScores, *, with_missing: bool) -> Tallies:
+def _groups(scores: StreamingScores, *, with_missing: bool, block_length: int | None = None) -> Tallies:
     """Returns the summed tallies of each drive, or of each block of a single drive's ticks; groups×3×classes."""
     drives = [each.stacked(with_missing=with_missing) for each in scores.by_drive().values()]
     if len(drives) > 1:
         return np.stack([each.sum(axis=0) for each in drives])
     ticks = drives[0] if drives else scores.stacked()
-    by_tick = mean_iou(ticks, scores.counted)
-    length = measure_dependence(by_tick[np.isfinite(by_tick)]).block_length
-    blocks = max(1, len(ticks) // length)
+    blocks = max(1, len(ticks) // (block_length or _block_length(ticks, scores)))
     return np.stack([each.sum(axis=0) for each in np.array_split(ticks, blocks)])
+
+
+def _block_length(ticks: Tallies, scores: StreamingScores) -> int:
+    """Returns the number of successive ticks that are resampled together, so that blocks are nearly independent."""
+    by_tick = mean_iou(ticks, scores.counted)
+    return measure_dependence(by_tick[np.isfinite(by_tick)]).block_length
 
 
 def _replicates(groups: Tallies, scores: StreamingScores, seed: int) -> Floats:

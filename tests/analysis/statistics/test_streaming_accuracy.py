@@ -56,6 +56,30 @@ def test_one_drive_is_resampled_in_blocks_of_ticks() -> None:
     assert math.isnan(accuracy_interval(StreamingScores(NAMES)).value)
 
 
+def test_a_paired_margin_of_one_drive_has_an_interval_over_its_blocks() -> None:
+    """A single recording, such as a real drive, is compared tick by tick: hard ticks are hard for both candidates."""
+    own, baseline = StreamingScores(NAMES), StreamingScores(NAMES)
+    generator = np.random.default_rng(1)
+    for tick in range(120):
+        truth = generator.integers(1, 3, (20, 30), dtype=np.uint8)
+        chance = generator.random(truth.shape)
+        wrong = 0.3 + 0.2 * math.sin(tick / 5)
+        for scored, share in ((own, wrong), (baseline, wrong + 0.05)):
+            mask = np.where(chance < share, 3 - truth, truth).astype(np.uint8)
+            scored.add(truth, mask, origin="remote", age_ns=0)
+    margin, accuracy = margin_interval(own, baseline), accuracy_interval(own)
+    assert margin.value == pytest.approx(own.mean_iou() - baseline.mean_iou())
+    assert 0 < margin.low < margin.value < margin.high
+    assert margin.high - margin.low < accuracy.high - accuracy.low
+    assert margin_interval(own, own) == margin_interval(baseline, baseline)
+
+
+def test_a_margin_of_one_drive_over_other_ticks_is_refused() -> None:
+    """Blocks of different ticks would be paired in silence."""
+    with pytest.raises(ValueError, match="same ticks"):
+        margin_interval(scores({1: 0.1}, ticks=60), scores({1: 0.1}, ticks=59))
+
+
 def test_equal_seeds_give_equal_intervals() -> None:
     """A repeated analysis reports the same ends."""
     found = scores({drive: 0.04 * drive for drive in range(5)})
