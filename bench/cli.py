@@ -14,6 +14,7 @@ BENCHES = {
         ("baselines", "bench.baselines.cli", "Compare with the original systems; needs a checkout of the repository."),
         ("batch", "bench.batch", "Compare `skylane batch` with the engine alone."),
         ("clocks", "bench.clock_accuracy", "Compare the log's clock offsets with the truth."),
+        ("codecs", "bench.codecs", "Compare codecs of frames: accuracy, bytes and time."),
         ("engines", "bench.engines", "Compare OpenVINO with TensorFlow, bare and end to end."),
         ("failover", "bench.failover", "Kill or stop a worker while vehicles play."),
         ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),

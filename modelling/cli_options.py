@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from shared.flags import EXISTING_FILE
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.labels import label_sets, labels_from
 from shared.models.repository import Repository, default_root
@@ -36,6 +37,13 @@ DEVICE = click.option("--device", default="auto", show_default=True, help="auto,
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 FORCE = click.option("--force", is_flag=True, help="Replace an existing model of that name.")
 TRUTH = click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")
+
+MAP = click.option(
+    "--map",
+    "map_file",
+    type=EXISTING_FILE,
+    help="Map file for masks, with lines `network class: truth class`. [equal names, and the shipped maps]",
+)
 
 
 def frame_progress() -> Progress:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.models.loader import ModelLoader
-from modelling.cli_options import DEMOSAIC, DEVICE, JSON, LABELS, MODELS, TRUTH, frame_progress
+from modelling.cli_options import DEMOSAIC, DEVICE, JSON, LABELS, MAP, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model, quantize
 from modelling.fetching import fetch
 from modelling.fusion.tune_cli import tune_fusion
@@ -247,6 +247,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 @click.option("--topic", "camera", help="The camera's image topic. [the first one with labels]")
 @click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames. [all]")
 @TRUTH
+@MAP
 @DEMOSAIC
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the confusion matrix.")
 @MODELS

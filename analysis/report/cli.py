@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from modelling.cli_options import MAP
 from shared.errors import MissingExtraError
 from shared.flags import FiniteRange
 from shared.runlog.repair import repair
@@ -55,6 +56,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     type=click.Path(path_type=Path),
     help="Bag with true labels: adds the streaming accuracy of the outputs (for several runs: once, or once for each run).",
 )
+@MAP
 def report(
     runs: tuple[Path, ...],
     *,
@@ -68,6 +70,7 @@ def report(
     footage_hz: float,
     local: Path | None,
     truths: tuple[Path, ...],
+    map_file: Path | None,
 ) -> None:
     """Report outcomes and time by stage of a run; compare several runs, or the cells of a study.
 
@@ -86,7 +89,7 @@ def report(
         sys.exit(_check(runs))
     console = Console(stderr=as_json)
     tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
-    source = load_report_input(runs, load_run(local) if local else None, truths)
+    source = load_report_input(runs, load_run(local) if local else None, truths, map_file)
     content = report_of(source, tariff)
     if tables:
         _write_files(content, tables, console)
@@ -104,7 +107,7 @@ def _show(source: "ReportInput", content: "ReportContent", console: Console) -> 
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)
     for accuracy in source.streaming:
-        for caution in accuracy.cautions:
+        for caution in filter(None, (accuracy.note, *accuracy.cautions)):
             console.print(printable_lines(f"{accuracy.run}: {caution}"), markup=False, highlight=False, soft_wrap=True)
     for problem in source.problems[:_MAX_PROBLEMS]:
         console.print(printable_lines(f"Problem: {problem}"), markup=False, highlight=False, soft_wrap=True)

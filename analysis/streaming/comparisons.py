@@ -10,7 +10,8 @@ import numpy.typing as npt
 from analysis.statistics.description import IntervalEstimate
 from analysis.statistics.streaming_accuracy import accuracy_interval, precision_interval
 from analysis.streaming.tick_outputs import RunModel, TickOutput
-from modelling.evaluation.bag_images import BOXES, LABELS, EvaluationError
+from modelling.evaluation.bag_images import BOXES, LABELS, EvaluationError, label_names
+from modelling.evaluation.class_map import class_map
 from modelling.evaluation.detection import class_ids_by_name
 from modelling.evaluation.metrics import HEADLINE_SIZE
 from modelling.evaluation.segmentation import UNSEEN
@@ -36,7 +37,9 @@ class BoxComparison:
     result_topic = "detections"
     truth_topic = BOXES.strip("/")
 
-    def __init__(self, model: RunModel) -> None:
+    def __init__(self, model: RunModel, map_file: Path | None = None) -> None:
+        if map_file is not None:
+            raise EvaluationError("--map is for the classes of masks, and the run has boxes: leave it out")
         self._model = model
         self._class_of = class_ids_by_name(model.names)
         self._smallest = HEADLINE_SIZE
@@ -45,7 +48,7 @@ class BoxComparison:
         self._foreign: set[str] = set()
         self._foreign_boxes = 0
 
-    def look_at(self, bag: Bag, camera: str) -> None:
+    def look_at(self, bag: Bag, camera: str, _truth: str) -> None:
         """See TruthComparison. The size of a frame sets the scale between its pixels and those of the model's input."""
         topic = named_topic(bag, camera.strip("/"))
         items = with_pictures(bag.messages({topic})) if topic else iter(())
@@ -112,6 +115,14 @@ class BoxComparison:
             )
         return found
 
+    def note(self) -> str:
+        """See TruthComparison. Boxes are compared by the names of the model's classes."""
+        return ""
+
+    def compared(self) -> dict[str, Any]:
+        """See TruthComparison."""
+        return {}
+
 
 def _corners(boxes: Sequence[Box]) -> npt.NDArray[np.float32]:
     rows = [(box.x, box.y, box.x + box.width, box.y + box.height) for box in boxes]
@@ -130,18 +141,27 @@ class MaskComparison:
     result_topic = "masks"
     truth_topic = LABELS.strip("/")
 
-    def __init__(self, model: RunModel) -> None:
-        self._names = model.names
+    def __init__(self, model: RunModel, map_file: Path | None = None) -> None:
+        self._model, self._map_file = model, map_file
+        self._classes = class_map(model.names, None)
+        self._truth = ""  # The topic whose names the map has.
         self._labelled = 0  # Pixels with a class.
         self._foreign = 0  # Labelled pixels of classes that the model does not have.
         self._highest = 0
 
-    def look_at(self, bag: Bag, camera: str) -> None:
-        """See TruthComparison. The labels are as large as the frames."""
+    def look_at(self, bag: Bag, _camera: str, truth: str) -> None:
+        """See TruthComparison. The names of the labels decide which classes are compared."""
+        classes = class_map(self._model.names, label_names(bag.path, truth), self._map_file)
+        if self._truth and classes != self._classes:
+            raise EvaluationError(
+                f"{bag.path}: the labels on {self._truth} and {truth} have other names, which cannot be scored together: give "
+                "bags whose labels have the same names"
+            )
+        self._classes, self._truth = classes, truth
 
     def read_result(self, message: Message) -> Mask:
         """See TruthComparison."""
-        return np.asarray(decode(message)[0], np.uint8)
+        return self._classes.of_network(np.asarray(decode(message)[0], np.uint8))
 
     def read_truth(self, message: Message) -> Mask:
         """See TruthComparison."""
@@ -151,17 +171,18 @@ class MaskComparison:
                 f"{message.channel.topic} has {layout} images: labels must be mono8 images of class ids"
             )
         labels = np.asarray(pixels, np.uint8)
+        true = self._classes.of_truth(labels)
         labelled = labels != UNSEEN  # 255 marks pixels without a class.
-        foreign = labelled & (labels >= len(self._names))
+        foreign = labelled & (true >= len(self._classes.names))
         self._labelled += int(np.count_nonzero(labelled))
         if foreign.any():
             self._foreign += int(np.count_nonzero(foreign))
             self._highest = max(self._highest, int(labels[foreign].max()))
-        return labels
+        return true
 
     def no_scores(self) -> StreamingScores:
         """See TruthComparison."""
-        return StreamingScores(self._names)
+        return StreamingScores(self._classes.names)
 
     def add(self, scores: StreamingScores, truth: Mask, result: Mask | None, tick: TickOutput, drive: str) -> str:
         """See TruthComparison."""
@@ -176,9 +197,14 @@ class MaskComparison:
 
     def cautions(self) -> list[str]:
         """See TruthComparison."""
-        if not self._foreign:
+        if self._foreign and self._foreign == self._labelled and not self._classes.is_identity:
+            raise EvaluationError(
+                f"none of the labelled pixels has a class to compare. {self.note()} Give another map with --map, or another bag"
+            )
+        if not self._foreign or not self._classes.is_identity:
             return []
-        found = f"class ids up to {self._highest}, and the model has {len(self._names)} classes (0 to {len(self._names) - 1})"
+        count = len(self._model.names)
+        found = f"class ids up to {self._highest}, and the model has {count} classes (0 to {count - 1})"
         if self._foreign == self._labelled:
             raise EvaluationError(
                 f"no true label is a class of the model: the labels have {found}; give labels that use the ids of the model's "
@@ -187,13 +213,21 @@ class MaskComparison:
         share = self._foreign / self._labelled
         return [f"{100 * share:.1f} % of the labelled pixels are not scored: they have {found}."]
 
+    def note(self) -> str:
+        """See TruthComparison."""
+        return self._classes.describe(self._foreign / max(1, self._labelled))
+
+    def compared(self) -> dict[str, Any]:
+        """See TruthComparison."""
+        return self._classes.to_json()
+
 
 def _size(mask: Mask) -> str:
     return "×".join(map(str, mask.shape[::-1]))
 
 
 class TruthComparison(Protocol):
-    """Compares the results of one run with their truth. Built as `TruthComparison(model)`."""
+    """Compares the results of one run with their truth. Built as `TruthComparison(model, map_file)`, see `comparison_for`."""
 
     metric: str  # Such as "mean IoU".
     by_class: str  # The same of one class, such as "IoU".
@@ -201,8 +235,8 @@ class TruthComparison(Protocol):
     result_topic: str  # The last part of the topic of a camera's results.
     truth_topic: str  # The last part of the topic of a camera's truth.
 
-    def look_at(self, bag: Bag, camera: str) -> None:
-        """Reads what the comparison must know of a camera in the bag with the truth."""
+    def look_at(self, bag: Bag, camera: str, truth: str) -> None:
+        """Reads what the comparison must know of a camera in the bag with the truth, which is on the topic `truth`."""
 
     def read_result(self, message: Message) -> Any:
         """Decodes a stored result."""
@@ -230,15 +264,23 @@ class TruthComparison(Protocol):
             EvaluationError: Nothing could be scored.
         """
 
+    def note(self) -> str:
+        """Returns which classes were compared; empty if the truth has those of the model."""
 
-COMPARISONS: Mapping[str, Callable[[RunModel], TruthComparison]] = {
+    def compared(self) -> dict[str, Any]:
+        """Returns the same for JSON."""
+
+
+COMPARISONS: Mapping[str, Callable[[RunModel, Path | None], TruthComparison]] = {
     "segmentation": MaskComparison,
     "detection": BoxComparison,
 }
 
 
-def comparison_for(manifest: Mapping[str, Any], folder: Path) -> TruthComparison:
+def comparison_for(manifest: Mapping[str, Any], folder: Path, map_file: Path | None = None) -> TruthComparison:
     """Returns the comparison for the results of a run; `manifest` is that of the run in `folder`.
+
+    `map_file` maps the classes of a model's masks to those of the truth, see `modelling.evaluation.class_map`.
 
     Raises:
         EvaluationError: The manifest does not describe the model, or the results of its task cannot be compared.
@@ -249,7 +291,7 @@ def comparison_for(manifest: Mapping[str, Any], folder: Path) -> TruthComparison
             f"{folder}: its model is for {model.task}, and streaming accuracy compares the results of "
             f"{' and '.join(COMPARISONS)}: report the run without --truth"
         )
-    return COMPARISONS[model.task](model)
+    return COMPARISONS[model.task](model, map_file)
 
 
 def named_topic(bag: Bag, name: str) -> str | None:

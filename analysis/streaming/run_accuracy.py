@@ -196,6 +196,7 @@ class RunAccuracy:
     ticks: Sequence[TickOutput]  # All ticks, also those that could not be scored.
     scored: Sequence[TickOutput]  # The ticks of `outputs`.
     unscored: Mapping[str, int]  # Ticks that could not be scored, by reason.
+    note: str  # Which classes were compared; empty if the truth has those of the model.
     cautions: Sequence[str]  # Doubts about the numbers.
 
     @property
@@ -216,14 +217,14 @@ class RunAccuracy:
         return self.comparison.interval(scores, with_missing=with_missing)
 
 
-def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
-    """Scores the outputs of a run against the labels in the bag `truth`.
+def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None) -> RunAccuracy:
+    """Scores the outputs of a run against the labels in the bag `truth`; `map_file` as in `comparison_for`.
 
     Raises:
         SkylaneError: The run has no stored results or does not name its classes, its task has no streaming accuracy, the
             bag cannot be read, or it has no labels for any tick.
     """
-    comparison = comparison_for(run.manifest, run.folder)
+    comparison = comparison_for(run.manifest, run.folder, map_file)
     with ExitStack() as stack:
         own = own_outputs(run.frames)
         results = stack.enter_context(stored_results(run.folder, comparison, own))
@@ -257,6 +258,7 @@ def run_accuracy(run: RunLog, truth: Path) -> RunAccuracy:
         ticks=ticks,
         scored=found.ticks,
         unscored=dict(found.unscored.most_common()),
+        note=comparison.note(),
         cautions=cautions,
     )
 
@@ -288,7 +290,7 @@ class _Scorer:
         for camera in wanted:
             if name := named_topic(bag, topic_of(camera, suffix)):
                 self._truths[camera] = StampedTopic(bag, name, comparison.read_truth)
-                comparison.look_at(bag, camera)
+                comparison.look_at(bag, camera, name)
         if not wanted:
             raise EvaluationError(f"{run.folder} has no frames, so there is nothing to compare with {bag.path}")
         if not self._truths:

@@ -114,6 +114,7 @@ class EvaluationSettings:
     """What to evaluate a model on."""
 
     truth: str | None = None  # The class of all frames, for a classifier.
+    map_file: Path | None = None  # For a segmentation, see `modelling.evaluation.class_map`.
     camera: str | None = None  # The image topic; by default the first one with ground truth.
     frames: int | None = None  # The largest number of frames; None for all.
     demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,11 @@ class ClassMap:
         return (*compared, UNLABELLED) if self.unmatched and UNLABELLED not in compared else compared
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        """The classes of the truth that have a counterpart."""
+        return tuple(name for name in self.names if name in self.counterparts.values())
+
+    @property
     def ignored(self) -> tuple[str, ...]:
         """The classes of the truth without a counterpart."""
         return tuple(name for name in self.truth if name and name not in self.names)
@@ -68,17 +74,25 @@ class ClassMap:
         """Returns predicted class ids as compared ids; `UNSEEN` stays."""
         return self._network_ids[mask]
 
-    def describe(self) -> str:
-        """Returns a sentence about what was compared; empty if both have the same classes."""
+    def describe(self, ignored_share: float | None = None) -> str:
+        """Returns a sentence about what was compared; empty if both have the same classes.
+
+        `ignored_share`: the share of the labelled pixels whose class has no counterpart, 0 to 1.
+        """
         if self.is_identity:
             return ""
-        compared = [name for name in self.names if name in self.counterparts.values()]
-        parts = [f"compared: {_listed(compared)}"]
+        parts = [f"compared: {_listed(self.compared)}"]
         if self.ignored:
-            parts.append(f"not scored, as the network has no such class: {_listed(self.ignored)}")
+            share = "" if ignored_share is None else f" ({100 * ignored_share:.1f} % of the labelled pixels)"
+            parts.append(f"not scored, as the network has no such class: {_listed(self.ignored)}{share}")
         if self.unmatched:
             parts.append(f"wrong wherever predicted, as the truth has no such class: {_listed(self.unmatched)}")
         return f"Classes {'; '.join(parts)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what was compared as the key `classes` of a JSON object; empty if both have the same classes."""
+        lists = {"compared": self.compared, "ignored": self.ignored, "always_wrong": self.unmatched}
+        return {} if self.is_identity else {"classes": {key: list(names) for key, names in lists.items()}}
 
     @cached_property
     def _truth_ids(self) -> _Table:
@@ -111,10 +125,15 @@ def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | 
     known = tuple(network if truth is None else truth)
     by_name = {_plain(name): name for name in known if name}
     found = {name: by_name[_plain(name)] for name in network if _plain(name) in by_name}
+    if truth is None:  # Two names may differ only in their spelling.
+        found = {name: name for name in network}
     if file is None:
         file = None if truth is None else _shipped_map(tuple(network), known)
     if file is not None:
-        for own, other in load_mapping(file).items():
+        pairs = load_mapping(file)
+        if not pairs:
+            raise EvaluationError(f"map file {file} is empty: write lines of the form `network class: truth class`")
+        for own, other in pairs.items():
             found.pop(_named(file, own, network, "network"), None)
             if other is not None:  # A class with an empty value has no counterpart.
                 found[own] = _named(file, other, known, "truth")

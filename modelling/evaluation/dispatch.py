@@ -17,6 +17,10 @@ def evaluate_model(model: Model, bag: Path, settings: EvaluationSettings) -> Eva
     Raises:
         SkylaneError: the bag has no ground truth for such a model.
     """
+    if settings.map_file is not None and model.card.task != "segmentation":
+        raise EvaluationError(
+            f"--map is for the classes of a segmentation, and {model.card.name} is a {model.card.task}: leave it out"
+        )
     match model.card.task:
         case "classification":
             return evaluate_classification(model, bag, settings)

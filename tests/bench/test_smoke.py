@@ -24,6 +24,7 @@ _ARGUMENTS = {
     "baselines": (*_MODEL, *_BAG, "--frames", "2", "--rounds", "1", "--baseline", "mqtt"),
     "batch": (*_MODEL, "--rounds", "1", "--bags", "2", "--frames", "4", "--executor", "local"),
     "clocks": ("--frames", "20"),
+    "codecs": (*_MODEL, "--drive", "{bag}", "--frames", "4", "--quality", "85"),
     "engines": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1"),
     "failover": ("--rounds", "1", "--frames", "10", "--vehicles", "1", "--workers", "2", "--think-ms", "20"),
     "fleet": (

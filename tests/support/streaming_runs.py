@@ -53,9 +53,20 @@ def true_mask(frame: int) -> Mask:
     return mask
 
 
-def write_truth(path: Path, frames: Sequence[int], *, topic: str = f"{_FOLDER}/labels", encoding: str = "mono8") -> str:
-    """Writes a bag with true labels of some frames; returns its SHA-256."""
+def write_truth(
+    path: Path,
+    frames: Sequence[int],
+    *,
+    topic: str = f"{_FOLDER}/labels",
+    encoding: str = "mono8",
+    names: Sequence[str] = (),
+) -> str:
+    """Writes a bag with true labels of some frames, which it names if there are `names`; returns its SHA-256."""
     with BagWriter(path) as writer:
+        if names:
+            first_ns = _stamp_ns(0)
+            topic_of_names = f"{_FOLDER}/label_info"
+            writer.write_label_info(topic_of_names, names, stamp_ns=first_ns, received_ns=first_ns, frame_id="camera")
         for frame in frames:
             mask = true_mask(frame)
             pixels = mask if encoding == "mono8" else np.repeat(mask[..., np.newaxis], 3, axis=2)

@@ -40,7 +40,8 @@ _NS_IN_S = 1e9
 def chapter(accuracy: RunAccuracy) -> Chapter:
     """Returns the streaming accuracy of one run."""
     paragraphs = (Paragraph(_introduction(accuracy)), Paragraph(_counting(accuracy)))
-    parts: list[ChapterPart] = [*paragraphs, *map(Caution, accuracy.cautions)]
+    notes = map(Paragraph, filter(None, [accuracy.note]))
+    parts: list[ChapterPart] = [*paragraphs, *notes, *map(Caution, accuracy.cautions)]
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
     if accuracy.presenter not in ("", _HOLD):
         parts.append(_movement_table(accuracy))
@@ -76,7 +77,8 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
     digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
     cautions = [Caution(f"{each.run}: {text}") for each in accuracies for text in each.cautions]
     table = ReportTable("streaming_runs", caption, headings, rows, digits)
-    return Chapter("streaming", TITLE, (*cautions, table, _runs_chart(accuracies)))
+    notes = [Paragraph(f"{each.run}: {each.note}") for each in accuracies if each.note]
+    return Chapter("streaming", TITLE, (*notes, *cautions, table, _runs_chart(accuracies)))
 
 
 def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
@@ -94,6 +96,7 @@ def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
     return {
         "presenter": accuracy.presenter or None,
         "truth": str(accuracy.truth),
+        **accuracy.comparison.compared(),
         "metric": accuracy.comparison.metric,
         "ticks": len(accuracy.ticks),
         "scored": len(accuracy.scored),

@@ -271,8 +271,12 @@ class ReportInput:
     streaming: tuple[RunAccuracy, ...] = ()  # Of each run, if the true labels were given.
 
 
-def load_report_input(folders: Sequence[Path], local: RunLog | None = None, truths: Sequence[Path] = ()) -> ReportInput:
-    """Reads the folders of runs, or of one study; `truths` are the bags with the true labels: one, or one for each run.
+def load_report_input(
+    folders: Sequence[Path], local: RunLog | None = None, truths: Sequence[Path] = (), map_file: Path | None = None
+) -> ReportInput:
+    """Reads the folders of runs, or of one study.
+
+    `truths` are the bags with the true labels: one, or one for each run; `map_file`: see `modelling.evaluation.class_map`.
 
     Raises:
         LogError: A log or the study's table of runs cannot be read.
@@ -294,6 +298,8 @@ def load_report_input(folders: Sequence[Path], local: RunLog | None = None, trut
             f"{studies[0]} is a study, but --truth compares runs with labels: set 'accuracy: true' in the file of the study, "
             "which then compares each run while it goes on"
         )
+    if map_file is not None and not truths:
+        raise ReportInputError("--map maps the classes of true labels: give the bag that has them with --truth")
     if len(truths) not in (0, 1, len(folders)):
         raise ReportInputError(
             f"{len(truths)} bags with --truth for {len(folders)} runs: give one bag for all, or one for each run in their order"
@@ -304,5 +310,5 @@ def load_report_input(folders: Sequence[Path], local: RunLog | None = None, trut
     runs = load_runs(folders)
     problems = dict.fromkeys(problem for run in runs for problem in (*run.problems, *audit(run.folder)))
     bags = truths if len(truths) == len(runs) else [*truths] * len(runs)
-    streaming = tuple(run_accuracy(run, bag) for run, bag in zip(runs, bags, strict=True)) if truths else ()
+    streaming = tuple(run_accuracy(run, bag, map_file) for run, bag in zip(runs, bags, strict=True)) if truths else ()
     return ReportInput(runs, problems=tuple(problems), local=local, streaming=streaming)

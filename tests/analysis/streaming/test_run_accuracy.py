@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from analysis.logs.run_log import load_run
+from analysis.report.chapters.streaming import chapter, streaming_json
+from analysis.report.content import Paragraph
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
@@ -49,6 +51,35 @@ def test_a_run_without_a_presenter_is_scored_as_if_its_newest_result_were_held(t
     assert {tick.age_ns for tick in accuracy.scored} == {None, 2 * STEP_NS}
     assert accuracy.outputs.accuracy(with_missing=True) < accuracy.outputs.accuracy()
     assert (len(accuracy.ticks), len(accuracy.scored), accuracy.unscored, accuracy.cautions) == (20, 20, {}, [])
+
+
+def test_labels_with_names_are_compared_by_name(tmp_path: Path) -> None:
+    """The ids of the labels are 0 to 2 as those of the model, but stand for other classes: road for none, none for road."""
+    accuracy = _accuracy(tmp_path, names=("road", "kerb", "Car"))
+    assert accuracy.ceiling.names == ("road", "Car", "none")
+    assert accuracy.ceiling.by_class() == pytest.approx({"road": 0.0, "Car": 1.0})
+    assert "not scored, as the network has no such class: kerb (8" in accuracy.note
+    assert streaming_json(accuracy)["classes"]["always_wrong"] == ["none"]
+    assert accuracy.cautions == []
+    assert Paragraph(accuracy.note) in chapter(accuracy).parts
+
+
+def test_a_map_file_settles_other_names(tmp_path: Path) -> None:
+    """Without it the labels share no name with the model, which is refused."""
+    write_truth(tmp_path / "truth", _FRAMES, names=("sky", "asphalt", "vehicle"))
+    run = load_run(write_streaming_run(tmp_path / "run"))
+    with pytest.raises(SkylaneError, match=r"no class of the network .* --map FILE"):
+        run_accuracy(run, tmp_path / "truth")
+    (tmp_path / "map.yaml").write_text("road: asphalt\ncar: vehicle\nnone: sky\n")
+    mapped = run_accuracy(run, tmp_path / "truth", tmp_path / "map.yaml")
+    assert mapped.ceiling.accuracy() == 1.0
+    assert mapped.held.by_class()["vehicle"] == pytest.approx(_iou_of_car(2))
+
+
+def test_labels_of_which_no_pixel_can_be_compared_are_refused(tmp_path: Path) -> None:
+    """The only shared class is in no label."""
+    with pytest.raises(SkylaneError, match="none of the labelled pixels has a class to compare"):
+        _accuracy(tmp_path, names=("sky", "asphalt", "vehicle", "road"))
 
 
 def test_unanswered_frames_are_ticks_too(tmp_path: Path) -> None:

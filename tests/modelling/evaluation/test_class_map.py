@@ -7,6 +7,7 @@ from modelling.evaluation.bag_images import EvaluationError
 from modelling.evaluation.class_map import class_map
 from shared.config import ConfigError
 from shared.imaging.labels import label_sets, read_labels
+from shared.package_data import shipped
 
 NETWORK = ("road", "car", "truck", "rider")
 TRUTH = ("vehicle", "road", "dog")
@@ -94,6 +95,37 @@ def test_an_unknown_name_in_a_map_file_is_refused(tmp_path: Path, text: str, pro
         class_map(NETWORK, TRUTH, path)
     assert problem in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "# car: vehicle\n", "{}"])
+def test_an_empty_map_file_is_refused(tmp_path: Path, text: str) -> None:
+    """It would switch off the shipped map in silence."""
+    with pytest.raises(EvaluationError, match="is empty: write lines of the form"):
+        class_map(NETWORK, TRUTH, written(tmp_path, text))
+
+
+def test_ids_of_the_network_keep_names_that_differ_in_spelling_only() -> None:
+    """Without names of the truth, nothing is compared by name."""
+    found = class_map(("road", "Road"), None)
+    assert (found.names, found.is_identity, found.to_json()) == (("road", "Road"), True, {})
+
+
+def test_the_share_of_the_ignored_pixels_is_part_of_the_sentence(tmp_path: Path) -> None:
+    """A reader must see how much of the truth was left out."""
+    found = class_map(NETWORK, TRUTH, written(tmp_path, "car: vehicle"))
+    assert "has no such class: dog (12.5 % of the labelled pixels)" in found.describe(0.125)
+    assert found.to_json() == {
+        "classes": {"compared": ["vehicle", "road"], "ignored": ["dog"], "always_wrong": ["truck", "rider"]}
+    }
+
+
+def test_every_shipped_map_names_classes_of_its_label_sets() -> None:
+    """A map with a name that no set has would fail for its users only."""
+    for path in sorted((shipped("configs") / "maps").glob("*.yaml")):
+        network, _, truth = path.stem.partition("-to-")
+        found = class_map(names_of(network), names_of(truth))
+        assert found == class_map(names_of(network), names_of(truth), path)
+        assert len(found.compared) > 1
 
 
 @pytest.mark.parametrize("text", ["- car", "car: road: x", "car: road\ncar: dog"])

@@ -56,6 +56,13 @@ def test_boxes_are_read_as_they_were_written(tmp_path: Path, bag_format: BagForm
         read_boxes(truncated)
 
 
+def test_a_map_is_for_masks(bag: Path, tmp_path: Path) -> None:
+    """Boxes are compared by their names; a file that has no effect would be believed."""
+    settings = EvaluationSettings(map_file=tmp_path / "map.yaml")
+    with pytest.raises(EvaluationError, match=r"--map is for the classes of a segmentation, and .* is a detection"):
+        evaluate_model(detector(), bag, settings)
+
+
 def test_a_detector_is_evaluated_by_class_and_size(bag: Path) -> None:
     """Sizes are in pixels of its input; a car counts as a vehicle, and a tram as a foreign box."""
     result = _evaluate(detector(), bag)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +68,51 @@ def _bag(path: Path, frames: list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.ui
             writer.write_image("/cam/image_raw", image, "bayer_rggb8", stamp_ns, stamp_ns, "cam")
             writer.write_image("/cam/labels", truth, "mono8", stamp_ns + late_ns, stamp_ns + 1000, "cam")
     return path
+
+
+def _named_bag(path: Path, truth: npt.NDArray[np.uint8], names: Sequence[str]) -> Path:
+    """Writes a bag of one image whose labels have names."""
+    with BagWriter(path) as writer:
+        writer.write_label_info("/cam/label_info", names, stamp_ns=1, received_ns=1, frame_id="cam")
+        writer.write_image("/cam/image_raw", _half(), "bayer_rggb8", 1, 1, "cam")
+        writer.write_image("/cam/labels", truth, "mono8", 1, 1, "cam")
+    return path
+
+
+def test_labels_with_names_are_compared_by_name(tmp_path: Path) -> None:
+    """The data set has other ids, and a class that the network does not have; a class without a counterpart is wrong."""
+    truth = np.where(_half() > 0, 0, 2).astype(np.uint8)
+    truth[0, :3], truth[1, :2] = 1, 255
+    result = evaluate_segmentation(_model(), _named_bag(tmp_path / "bag", truth, ("Light", "dog", "dark")))
+    assert (result.mean_iou, result.classes.names) == (1.0, ("Light", "dark", "none"))
+    assert (result.labelled_pixels, result.ignored_pixels, result.foreign_pixels) == (94, 3, 5)
+    assert "not scored, as the network has no such class: dog (3.2 % of the labelled pixels)" in result.summary
+    found = result.to_json()
+    assert found["classes"] == {"compared": ["Light", "dark"], "ignored": ["dog"], "always_wrong": ["none"]}
+    assert found["iou"] == {"Light": 1.0, "dark": 1.0, "none": None}
+
+
+def test_a_prediction_without_a_counterpart_is_wrong(tmp_path: Path) -> None:
+    """It may not disappear from the score: half of the road is predicted as something that the truth does not know."""
+    bag = _named_bag(tmp_path / "bag", np.zeros((_HEIGHT, _WIDTH), np.uint8), ("dark",))
+    assert evaluate_segmentation(_model(), bag).mean_iou == 0.5
+
+
+def test_a_map_file_joins_classes(tmp_path: Path) -> None:
+    """Both classes of the network are the ground."""
+    (tmp_path / "map.yaml").write_text("dark: ground\nlight: ground\n")
+    bag = _named_bag(tmp_path / "bag", np.zeros((_HEIGHT, _WIDTH), np.uint8), ("ground",))
+    with pytest.raises(EvaluationError, match=r"no class of the network .* give the pairs with --map"):
+        evaluate_segmentation(_model(), bag)
+    result = evaluate_segmentation(_model(), bag, EvaluationSettings(map_file=tmp_path / "map.yaml"))
+    assert (result.mean_iou, result.confusion.pixel_accuracy) == (1.0, 1.0)
+
+
+def test_labels_of_which_no_pixel_can_be_compared_are_refused(tmp_path: Path) -> None:
+    """The names match, but the drive shows only what the network does not know."""
+    bag = _named_bag(tmp_path / "bag", np.ones((_HEIGHT, _WIDTH), np.uint8), ("light", "dog"))
+    with pytest.raises(EvaluationError, match=r"none of its 96 labelled pixels .* dog \(100.0 % .* another map"):
+        evaluate_segmentation(_model(), bag)
 
 
 def _half() -> npt.NDArray[np.uint8]:
