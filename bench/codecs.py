@@ -276,7 +276,14 @@ def chart(name: str, results: Mapping[str, Mapping[str, Any]]) -> Chart:
         errors = {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **ends}
         trace = line(label, x, y, {"color": colour}, error_y=errors, marker={"size": 7})
         texts = [title(each) if each["is_lossless"] else str(each["quality"]) for each in shown]
-        traces.append({**trace, "mode": "lines+markers+text", "text": texts, "textposition": "bottom right"})
+        traces.append(
+            {
+                **trace,
+                "mode": "lines+markers+text",
+                "text": texts,
+                "textposition": "top right" if traces else "bottom right",
+            }
+        )
     layout = {
         "xaxis": axis("kB of a frame (logarithmic); at the points the quality of JPEG", type="log", dtick="D2"),
         "yaxis": axis("change against raw frames, points"),

@@ -23,6 +23,7 @@ from analysis.report.content import Chart
 from analysis.report.output.charts import write_figures
 from analysis.report.output.number_format import number
 from analysis.report.stage_styles import OUTCOME_COLOURS, STAGES, text_colour
+from bench import codecs
 from docs import freshness_results, noscope_results
 from shared.runlog.latency_table import PARTS, WHERE
 
@@ -32,7 +33,7 @@ _DATA = _PAGES / "data"
 _IMAGES = _DOCS / "images"
 _FILES = (
     *("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link"),
-    *("noscope", "noscope-study", "freshness"),
+    *("noscope", "noscope-study", "freshness", "codecs-real", "codecs-synthetic"),
 )
 
 _TRANSPORTS = {
@@ -48,6 +49,10 @@ _BASELINES = {
     "grpc": "The same over TensorFlow Serving, gRPC",
     "rest": "The same over TensorFlow Serving, REST",
     "detect": "Edge offloading of object detection",
+}
+_CODING = {
+    "codecs-real": "Cityscapes network, real drive (CamVid)",
+    "codecs-synthetic": "road-small, synthetic drives",
 }
 _NODES = {"vehicle": ("edge", STAGES["demosaiced"].colour), "link": ("link", STAGES["crossing"].colour)}
 _NODES |= {"cloud, without the inference": ("cloud", STAGES["batched"].colour)}
@@ -138,6 +143,7 @@ def charts(results: Results) -> tuple[Chart, ...]:
         _link_chart(results),
         noscope_results.chart(results),
         *freshness_results.charts(results["freshness"]),
+        codecs.chart("results-codecs", {title: results[name] for name, title in _CODING.items()}),
     )
 
 
