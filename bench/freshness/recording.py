@@ -13,6 +13,8 @@ from cloud.models.opening import open_model
 from edge.config import EdgeConfig
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
+from modelling.evaluation.class_map import ClassMap, class_map
+from modelling.evaluation.streaming import Mask
 from modelling.fusion.recording import labels_in_input
 from rosbag_tools.drive.scene import WEATHERS, Drive
 from rosbag_tools.drive.sensor import Sensor
@@ -30,7 +32,7 @@ Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.
 _FIRST_SEED = 970_001  # No model, threshold or fusion table has seen a drive from here on.
 _WIDTH, _HEIGHT = 1936, 1216
 _VEHICLE = EdgeConfig()  # The encodings by default.
-_PLACEMENT = Placement(device="cpu", instances=1, intra_threads=1, inter_threads=1)  # One core a drive.
+ONE_CORE = Placement(device="cpu", instances=1, intra_threads=1, inter_threads=1)  # One core a drive.
 _ROOT = Path("runs") / "freshness"
 _IMAGES, _RESULTS = "images.npy", "results.npz"
 
@@ -95,6 +97,24 @@ class RecordedDrive:
         """The time between two frames."""
         return round(1e9 / self.rate_hz)
 
+    @property
+    def due_ns(self) -> range:
+        """The times of the frames."""
+        return range(0, len(self.images) * self.period_ns, self.period_ns)
+
+    @property
+    def classes(self) -> ClassMap:
+        """The compared classes, which are those of the models."""
+        return class_map(self.card.labels.names, None)
+
+    def in_truth(self, mask: Mask) -> Mask:
+        """Returns a result in the size of the true labels, which is that of the results."""
+        return mask
+
+    def drive_of(self, _tick: int) -> str:
+        """Returns the name of the drive."""
+        return self.name
+
     def local_output(self, tick: Tick) -> LocalOutput:
         """Returns what the vehicle's own model makes of the image of a tick."""
         index = tick.sequence
@@ -117,9 +137,9 @@ def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lamb
         rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         with (
-            open_model(repository.find(plan.model), placement=_PLACEMENT, max_batch=1) as model,
+            open_model(repository.find(plan.model), placement=ONE_CORE, max_batch=1) as model,
             # The scores are a second output, as a presenter opens the model.
-            open_local(replace(local, manifest=local.manifest.with_confidence_head()), _PLACEMENT) as local_model,
+            open_local(replace(local, manifest=local.manifest.with_confidence_head()), ONE_CORE) as local_model,
         ):
             _write(draft, plan, model, local_model, on_frame)
         draft.rename(folder)

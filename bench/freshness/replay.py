@@ -3,18 +3,20 @@
 Results arrive after a fixed time, or over an emulated link, with or without an outage.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
 from edge.config import EdgeConfig
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, Presenter, PresenterParts, Tick
+from modelling.evaluation.class_map import ClassMap
 from modelling.evaluation.streaming import Mask, StreamingScores
 from ops.link.arrivals import ResultArrivals, RoundTrip, after, over_link
+from shared.imaging.geometry import Geometry
 from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
 from shared.network.link_spec import PROFILES
 from shared.registry import load
 from shared.runlog.presented_log import OutputOrigin
@@ -76,20 +78,60 @@ def replay_drive(job: DriveReplay) -> dict[str, Scores]:
     return cases | {link: _scores(slow, job, _over_link(slow, job, link)) for link in LINKS}
 
 
+class ReplayedDrive(Protocol):
+    """A drive in the size of the model's input, and what the remote model makes of its frames."""
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the remote model."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """From the camera's frames to the model's input."""
+
+    @property
+    def due_ns(self) -> Sequence[int]:
+        """The time of each frame."""
+
+    @property
+    def images(self) -> Any:
+        """The image of each frame, H×W×3 RGB."""
+
+    @property
+    def truths(self) -> Any:
+        """The true labels of each frame; None for one without them."""
+
+    @property
+    def remote(self) -> Any:
+        """The remote model's result of each frame; None for one without it."""
+
+    @property
+    def classes(self) -> ClassMap:
+        """The compared classes."""
+
+    def in_truth(self, mask: Mask) -> Mask:
+        """Returns a result in the size of the true labels."""
+
+    def drive_of(self, tick: int) -> str:
+        """Returns the name of the continuous drive that a frame is part of."""
+
+
 def usable_sources(drive: RecordedDrive, arrivals: ResultArrivals) -> list[int | None]:
     """Returns the frame of the newest result at each tick; None before the first result and if it is too old."""
-    newest = [arrivals.newest(tick * drive.period_ns) for tick in range(len(drive.images))]
+    newest = [arrivals.newest(due_ns) for due_ns in drive.due_ns]
     return [
-        None if frame is None or (tick - frame) * drive.period_ns > _MAX_AGE_NS else frame
-        for tick, frame in enumerate(newest)
+        None if frame is None or due_ns - drive.due_ns[frame] > _MAX_AGE_NS else frame
+        for due_ns, frame in zip(drive.due_ns, newest, strict=True)
     ]
 
 
-def replay(drive: RecordedDrive, presenter: Presenter, sources: Sources, first: int = 0) -> StreamingScores:
-    """Returns the scores of a presenter's outputs from the tick `first` on; it sees the earlier ticks too."""
-    scores = StreamingScores(drive.card.labels.names)
+def replay(
+    drive: ReplayedDrive, presenter: Presenter, sources: Sources, ticks: Container[int] | None = None
+) -> StreamingScores:
+    """Returns the scores of a presenter's outputs at some ticks, or at all; it sees the others too."""
+    scores = StreamingScores(drive.classes.names)
     for tick, output in enumerate(outputs(drive, presenter, sources)):
-        if tick < first:
+        if ticks is not None and tick not in ticks:
             continue
         source = sources[tick]
         if output.origin is OutputOrigin.NONE:
@@ -98,26 +140,45 @@ def replay(drive: RecordedDrive, presenter: Presenter, sources: Sources, first: 
             age_ns = 0
         else:
             assert source is not None, "a remote result is necessary for an output that is not local"
-            age_ns = (tick - source) * drive.period_ns
-        scores.add(drive.truths[tick], output.result, origin=output.origin, age_ns=age_ns, drive=drive.name)
+            age_ns = drive.due_ns[tick] - drive.due_ns[source]
+        _score(scores, drive, tick, output.result, output.origin, age_ns)
     return scores
 
 
-def outputs(drive: RecordedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
+def outputs(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
     """Yields the output of every tick."""
     for tick, source in enumerate(sources):
         newest = None
         if source is not None:
-            newest = ArrivedResult(source, source * drive.period_ns, drive.remote[source])
-        yield presenter.present(Tick(tick, tick * drive.period_ns, drive.images[tick], drive.geometry), newest)
+            newest = ArrivedResult(source, drive.due_ns[source], drive.remote[source])
+        yield presenter.present(Tick(tick, drive.due_ns[tick], drive.images[tick], drive.geometry), newest)
 
 
-def score_masks(drive: RecordedDrive, masks: Iterable[Mask], origin: OutputOrigin, first: int = 0) -> StreamingScores:
-    """Returns the scores from the tick `first` on if the mask of each frame were there without a delay."""
-    scores = StreamingScores(drive.card.labels.names)
-    for truth, mask in islice(zip(drive.truths, masks, strict=True), first, None):
-        scores.add(truth, mask, origin=origin, age_ns=0, drive=drive.name)
+def score_masks(
+    drive: ReplayedDrive, masks: Iterable[Mask | None], origin: OutputOrigin, ticks: Container[int] | None = None
+) -> StreamingScores:
+    """Returns the scores at some ticks, or at all, if the mask of each frame were there without a delay."""
+    scores = StreamingScores(drive.classes.names)
+    for tick, mask in enumerate(masks):
+        if ticks is None or tick in ticks:
+            _score(scores, drive, tick, mask, origin, None if mask is None else 0)
     return scores
+
+
+def _score(  # noqa: PLR0917 - one tick in full.
+    scores: StreamingScores,
+    drive: ReplayedDrive,
+    tick: int,
+    mask: Mask | None,
+    origin: OutputOrigin,
+    age_ns: int | None,
+) -> None:
+    """Adds a tick that has true labels."""
+    truth = drive.truths[tick]
+    if truth is not None:
+        shown = None if mask is None else drive.classes.of_network(drive.in_truth(mask))
+        truth = drive.classes.of_truth(truth)
+        scores.add(truth, shown, origin=origin, age_ns=age_ns, drive=drive.drive_of(tick))
 
 
 def open_presenter(name: str, parts: PresenterParts) -> Presenter:
@@ -136,12 +197,13 @@ def _over_link(
 def _scores(drive: RecordedDrive, job: DriveReplay, arrivals: ResultArrivals) -> Scores:
     """Returns the scores of every candidate over the same ticks."""
     first = -(-_WARM_UP_MS * NS_PER_MS // drive.period_ns)
+    ticks = range(first, len(drive.images))
     sources = usable_sources(drive, arrivals)
     sparse = usable_sources(drive, arrivals.only_every(_EVERY_NUMBER))
     parts = PresenterParts(drive.card, drive.local_output, job.fusion, drive.local_card)
     scores = {
-        CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, first),
-        LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, first),
-        EVERY: replay(drive, open_presenter(HOLD, parts), sparse, first),
+        CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, ticks),
+        LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, ticks),
+        EVERY: replay(drive, open_presenter(HOLD, parts), sparse, ticks),
     }
-    return scores | {name: replay(drive, open_presenter(name, parts), sources, first) for name in job.presenters}
+    return scores | {name: replay(drive, open_presenter(name, parts), sources, ticks) for name in job.presenters}

@@ -27,7 +27,7 @@ def test_holding_without_a_delay_is_the_ceiling(drive: RecordedDrive) -> None:
 def test_a_held_result_is_scored_against_the_labels_of_now(drive: RecordedDrive) -> None:
     """Three frames later, the mask of a frame meets the labels of the present, and has the age of three frames."""
     sources = usable_sources(drive, after(100, len(drive.images), drive.period_ns))
-    scores = replay(drive, hold(drive), sources, first=6)
+    scores = replay(drive, hold(drive), sources, range(6, len(drive.images)))
     for tick, scored in enumerate(scores.ticks, 6):
         held_mask = drive.remote[tick - 4]
         assert scored.age_ns == 4 * drive.period_ns

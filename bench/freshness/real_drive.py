@@ -1,0 +1,277 @@
+"""Drives of bags with true labels, such as imported data sets, and their replay by the age of the results in frames."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bench.freshness.recording import ONE_CORE
+from bench.freshness.replay import CEILING, LOCAL, NS_PER_MS, Scores, Sources, open_presenter, replay, score_masks
+from cloud.models.opening import open_model
+from edge.presenting.fuse import LocalOutput, local_input, local_output
+from edge.presenting.presenter import PresenterParts, Tick
+from modelling.evaluation.bag_images import EvaluationError, label_names, labelled_camera, prepared
+from modelling.evaluation.class_map import ClassMap, class_map
+from modelling.evaluation.streaming import Mask
+from rosbag_tools.reading.frames import BagSource
+from shared.imaging.frames import Frame, Layout, Pixels
+from shared.imaging.geometry import UNSEEN, Geometry, Resize, to_source
+from shared.imaging.image_files import ImageArray
+from shared.imaging.labels import Labels
+from shared.imaging.opencv import cv2
+from shared.inference.model import Model, open_local
+from shared.messages.model_card import ModelCard
+from shared.models.repository import Repository
+from shared.runlog.presented_log import OutputOrigin
+
+TRUTH: Final = "truth"  # In place of a remote model: its results are the true labels.
+
+_AGES_MS = (67, 133, 200, 333, 533)  # Each is taken as the nearest number of frames.
+_UNLABELLED = "(unlabelled)"
+
+
+@dataclass(frozen=True, slots=True)
+class RealDrivePlan:
+    """A bag, and the models that see it."""
+
+    bag: Path
+    models: Path
+    remote: str  # The name of a model, or `TRUTH`.
+    local: str | None = None
+    local_side: int | None = None  # See `RealDrive`.
+    map_file: Path | None = None
+    frames: int | None = None  # The largest number of frames; None for all.
+
+
+@dataclass(frozen=True, slots=True)
+class RealDrive:
+    """The frames of a bag in the size of the remote model's input, with the results of the models.
+
+    True labels have the size of the camera's frames, in which results are compared.
+    """
+
+    plan: RealDrivePlan
+    card: ModelCard
+    local_card: ModelCard | None
+    geometry: Geometry
+    classes: ClassMap
+    due_ns: Sequence[int]  # From the stamps.
+    images: Sequence[ImageArray]
+    truths: Sequence[Mask | None]
+    remote: Sequence[Mask | None]
+    local: Sequence[LocalOutput]  # Empty without a local model.
+    unreadable: int  # Frames of the bag that could not be read.
+
+    @property
+    def period_ns(self) -> float:
+        """The median time between two frames."""
+        return float(np.median(np.diff(self.due_ns)))
+
+    @property
+    def ages(self) -> dict[int, float]:
+        """The compared ages by number of frames, in ms."""
+        numbers = {max(1, round(age_ms * NS_PER_MS / self.period_ns)) for age_ms in _AGES_MS}
+        return {number: number * self.period_ns / NS_PER_MS for number in sorted(numbers)}
+
+    def sources(self, age: int) -> Sources:
+        """Returns the frame of the newest result at each tick if every result comes `age` frames late.
+
+        None before the first result, and after a pause of the camera, until the first result of a frame after it.
+        """
+        limit_ns = (age + 0.5) * self.period_ns
+        return [
+            tick - age
+            if tick >= age and due_ns - self.due_ns[tick - age] <= limit_ns and self.remote[tick - age] is not None
+            else None
+            for tick, due_ns in enumerate(self.due_ns)
+        ]
+
+    def local_output(self, tick: Tick) -> LocalOutput:
+        """Returns what the local model makes of the image of a tick."""
+        return self.local[tick.sequence]
+
+    def in_truth(self, mask: Mask) -> Mask:
+        """Returns a result in the size of the camera's frames; pixels outside of the model's crop are `UNSEEN`."""
+        return to_source(mask, self.geometry, UNSEEN)
+
+    def drive_of(self, tick: int) -> str:
+        """Returns the name of the continuous drive: a bag with pauses holds several."""
+        pauses = np.diff(self.due_ns[: tick + 1]) > 1.5 * self.period_ns
+        return f"{self.plan.bag.name} {np.count_nonzero(pauses) + 1}"
+
+
+def replay_real_drive(
+    plan: RealDrivePlan, presenters: Sequence[str], fusion: Path | None, on_frame: Callable[[int], None]
+) -> tuple[RealDrive, dict[int, Scores]]:
+    """Returns a drive, and the scores by age in frames and candidate, over the ticks that have a result and a truth.
+
+    Raises:
+        SkylaneError: the bag cannot be read, has no labels, or too few frames with labels.
+    """
+    cv2.setNumThreads(1)  # The time of a presenter is that of one core.
+    drive = read_real_drive(plan, on_frame)
+    parts = PresenterParts(drive.card, drive.local_output if drive.local else None, fusion, drive.local_card)
+    cases = {}
+    for age in drive.ages:
+        sources = drive.sources(age)
+        ticks = {tick for tick, source in enumerate(sources) if source is not None and drive.truths[tick] is not None}
+        if not ticks:
+            raise EvaluationError(
+                f"{plan.bag}: no frame with labels has a result {age} frames before it, which is necessary to compare late "
+                "results: give a longer drive, or one with more labels"
+            )
+        scores = {CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, ticks)}
+        if drive.local:
+            scores[LOCAL] = score_masks(drive, [each.result for each in drive.local], OutputOrigin.LOCAL, ticks)
+        for name in presenters:
+            scores[name] = replay(drive, open_presenter(name, parts), sources, ticks)
+        cases[age] = scores
+    return drive, cases
+
+
+def read_real_drive(plan: RealDrivePlan, on_frame: Callable[[int], None]) -> RealDrive:
+    """Reads the frames of a bag and runs the models on them; `on_frame` receives the number of frames so far.
+
+    Raises:
+        SkylaneError: the bag cannot be read, or has no labels.
+    """
+    camera, topic, _ = labelled_camera(plan.bag, None)
+    names = label_names(plan.bag, topic)
+    with ExitStack() as stack:
+        models = _Models.opened(plan, stack)
+        if models.remote is None and names is None:
+            raise EvaluationError(
+                f"{plan.bag} does not name the classes of its labels (a topic …/label_info): import it again with `skylane bag "
+                f"import`, or give a model with --remote instead of {TRUTH}"
+            )
+        source = stack.enter_context(closing(BagSource(plan.bag, topics=[camera, topic])))
+        recording = _Recording(models, names or ())
+        truths: dict[int, Mask] = {}
+        unreadable = 0
+        for frame in source.frames():
+            if not isinstance(frame, Frame):
+                unreadable += frame.camera == camera
+            elif frame.camera == camera:
+                if len(recording.stamps_ns) == plan.frames:
+                    break
+                recording.add(frame)
+                on_frame(len(recording.stamps_ns))
+            elif frame.layout is not Layout.MONO8:
+                raise EvaluationError(f"{topic} has {frame.layout} images: labels must be mono8 images of class ids")
+            else:
+                truths[frame.stamp_ns] = np.asarray(frame.pixels, np.uint8)
+    return recording.drive(plan, truths, names, unreadable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    remote: Model | None  # None: the true labels.
+    local: Model | None
+    local_side: int | None
+
+    @classmethod
+    def opened(cls, plan: RealDrivePlan, stack: ExitStack) -> "_Models":
+        repository = Repository(plan.models)
+        remote = local = None
+        if plan.remote != TRUTH:
+            remote = stack.enter_context(open_model(repository.find(plan.remote), placement=ONE_CORE, max_batch=1))
+        if plan.local is not None:
+            stored = repository.find(plan.local)
+            # The scores are a second output, as a presenter opens the model.
+            stored = replace(stored, manifest=stored.manifest.with_confidence_head())
+            local = stack.enter_context(open_local(stored, ONE_CORE))
+        return cls(remote, local, plan.local_side)
+
+    def local_of(self, rgb: ImageArray, geometry: Geometry) -> LocalOutput:
+        assert self.local is not None
+        image = coarse(local_input(rgb, self.local.card), self.local_side)
+        outputs = self.local.infer(np.ascontiguousarray(image)[np.newaxis])
+        return local_output({name: values[0] for name, values in outputs.items()}, geometry, self.local)
+
+
+def coarse(image: ImageArray, side: int | None) -> ImageArray:
+    """Returns an image with the detail of `side`×`side` pixels in its own size, as a smaller network sees it; None: all."""
+    if side is None:
+        return image
+    small = cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.resize(small, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+class _Recording:
+    """The frames read so far."""
+
+    def __init__(self, models: _Models, names: Sequence[str]) -> None:
+        self._models = models
+        self._names = names
+        self.stamps_ns: list[int] = []
+        self._images: list[ImageArray] = []
+        self._remote: list[Mask | None] = []
+        self._local: list[LocalOutput] = []
+        self._card: ModelCard | None = None
+        self._geometry: Geometry | None = None
+
+    def add(self, frame: Frame) -> None:
+        """Runs the models on a frame."""
+        if self._card is None:
+            self._card = (
+                _truth_card(self._names, frame.pixels) if self._models.remote is None else self._models.remote.card
+            )
+        image, geometry = prepared(frame.pixels, frame.layout, self._card, "binning")
+        if self._geometry not in (None, geometry):
+            raise EvaluationError(f"the images of {frame.camera} change their size: give a bag of one camera and size")
+        self._geometry = geometry
+        remote = self._models.remote
+        self._remote.append(None if remote is None else remote.predict(image[np.newaxis])[0])
+        rgb = np.ascontiguousarray(image[..., ::-1] if self._card.layout is Layout.BGR8 else image)
+        self._images.append(rgb)
+        if self._models.local is not None:
+            self._local.append(self._models.local_of(rgb, geometry))
+        self.stamps_ns.append(frame.stamp_ns)
+
+    def drive(
+        self, plan: RealDrivePlan, truths: dict[int, Mask], names: Sequence[str] | None, unreadable: int
+    ) -> RealDrive:
+        """Returns the drive."""
+        if len(self.stamps_ns) < 2 or self._card is None or self._geometry is None:  # noqa: PLR2004 - a period needs two.
+            raise EvaluationError(f"{plan.bag} has {len(self.stamps_ns)} readable frames: give a drive")
+        found: list[Mask | None] = [truths.get(stamp_ns) for stamp_ns in self.stamps_ns]
+        size = (self._geometry.source_height, self._geometry.source_width)
+        other = next((mask.shape for mask in found if mask is not None and mask.shape != size), None)
+        if other is not None:
+            raise EvaluationError(
+                f"{plan.bag}: labels of {other[::-1]} pixels, images of {size[::-1]}: give labels of each pixel"
+            )
+        if self._models.remote is None:
+            assert names is not None
+            known = {name: name for name in names if name}
+            classes = ClassMap((*names, _UNLABELLED), tuple(names), known)
+            # An unlabelled pixel is a class of its own: where it moves to, it is wrong.
+            remote = [
+                None if mask is None else np.where(mask < len(names), mask, np.uint8(len(names))) for mask in found
+            ]
+        else:
+            remote = self._remote
+            classes = class_map(self._card.labels.names, names, plan.map_file)
+        return RealDrive(
+            plan,
+            self._card,
+            None if self._models.local is None else self._models.local.card,
+            self._geometry,
+            classes,
+            self.stamps_ns,
+            self._images,
+            found,
+            remote,
+            self._local,
+            unreadable,
+        )
+
+
+def _truth_card(names: Sequence[str], pixels: Pixels) -> ModelCard:
+    """Returns the card of a model whose results are the true labels, in the size of the camera's frames."""
+    labels = Labels(tuple(name or f"class-{number}" for number, name in enumerate(names)), ((0, 0, 0),) * len(names))
+    height, width = pixels.shape[:2]
+    return ModelCard(TRUTH, "1", "", "segmentation", height, width, Layout.RGB8, Resize.STRETCH, labels, trained=True)
