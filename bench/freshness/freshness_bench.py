@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from analysis.statistics.description import IntervalEstimate
 from analysis.statistics.streaming_accuracy import accuracy_interval, margin_interval, recovered_interval
 from bench import harness
 from bench.freshness.live import LivePlan, measure_live
+from bench.freshness.real_drive import TRUTH, RealDrive, RealDrivePlan, replay_real_drive
 from bench.freshness.recording import RecordedDrivePlan, record_drive
 from bench.freshness.replay import (
     AGES_MS,
@@ -62,6 +63,8 @@ DEDELAYED: Final = {LOCAL: 0.064, HOLD: 0.098}
 _JUDGED_AGE_MS = 200
 _LEAST_FRAMES = max(AGES_MS) * FAST_RATE_HZ // 1000 + FAST_RATE_HZ // RATE_HZ
 _LIVE_DRIVES = 3
+_FRAMES = 61  # Of a synthetic drive.
+_LOCAL_MODEL = "road-tiny"
 _BASELINES: Final = (LOCAL, HOLD, "warp")  # The candidates that margins are computed over.
 _CLASSES_AT_MS: Final = 200
 _DEDELAYED_AT_MS: Final = 100
@@ -72,15 +75,39 @@ class FreshnessPlan:
     """Settings of the benchmark."""
 
     drives: int = harness.number(20, 1, 1000, "Number of unseen drives, in five weathers.")
-    frames: int = harness.number(61, _LEAST_FRAMES, 10_000, f"Frames of each drive, {FAST_RATE_HZ} a second.")
+    frames: int | None = harness.option(
+        type=WholeRange(_LEAST_FRAMES, 10_000),
+        help=f"Frames of each drive. [{_FRAMES} at {FAST_RATE_HZ} Hz; with --drive, all]",
+    )
+    real_drives: tuple[Path, ...] = harness.option(
+        (), flag="--drive", multiple=True, type=harness.EXISTING_PATH, metavar="BAG",
+        help="Bag with true labels, in place of the synthetic drives (repeatable).",
+    )  # fmt: skip
+    map_file: Path | None = harness.option(
+        flag="--map", type=harness.EXISTING_PATH, metavar="FILE",
+        help="With --drive: lines `network class: truth class`. [equal names, or a shipped map]",
+    )  # fmt: skip
     outage_drives: int = harness.number(5, 0, 1000, "Number of drives with an outage.")
     inference_ms: float = harness.number(80.0, 0.0, 60_000.0, "Time of an inference behind a link.")
     presenters: tuple[str, ...] = harness.choices(
         PRESENTERS, (*PRESENTERS,), "Presenter to compare with hold (repeatable). [all]", "--presenter"
     )
     models: Path = harness.models()
-    model: str = harness.model()
-    local_model: str = harness.option("road-tiny", show_default=True, help="Name of the vehicle's own model.")
+    model: str = harness.option(
+        "road-small",
+        flag="--remote",
+        old="--model",
+        show_default=True,
+        help=f"Name of the remote model; with --drive also `{TRUTH}`: its results are the true labels.",
+    )
+    local_model: str | None = harness.option(
+        flag="--local", old="--local-model", help="Name of the vehicle's own model. [road-tiny; with --drive, none]"
+    )
+    local_side: int | None = harness.option(
+        type=WholeRange(8, 8192),
+        help="With --drive: the local model sees as much detail as N×N pixels have, as a smaller one would.",
+        metavar="N",
+    )
     fusion: Path | None = harness.option(
         type=harness.EXISTING_PATH, help="Fusion file. [the shipped one of the two models]"
     )
@@ -95,8 +122,14 @@ class FreshnessPlan:
 def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     """Compare presenters on recorded drives: each output against the labels of its own tick, by age, link and class.
 
-    The drives are recorded into runs/freshness, about 110 MB each. Seeds decide the result: a second run gives the same.
+    The synthetic drives are recorded into runs/freshness, about 110 MB each. Seeds decide the result: a second run gives the
+    same. Drives of --drive are compared by age and class.
     """
+    if plan.real_drives:
+        return _measure_real(plan, run)
+    if plan.model == TRUTH or plan.map_file or plan.local_side:
+        raise BenchError(f"--remote {TRUTH}, --map and --local-side are for drives of your own: give them with --drive")
+    plan = replace(plan, local_model=plan.local_model or _LOCAL_MODEL, frames=plan.frames or _FRAMES)
     fusion = _checked(plan)
     jobs = [
         *(_job(plan, fusion, number, with_outage=True) for number in range(plan.outage_drives)),
@@ -115,10 +148,61 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
         "drives": [{"seed": job.plan.seed, "weather": job.plan.weather} for job in jobs[plan.outage_drives :]],
         "outage_drives": plan.outage_drives,
         "plan": plan_record(plan),
-        "models": {name: Repository(plan.models).find(name).card().sha256 for name in (plan.model, plan.local_model)},
+        "models": {name: Repository(plan.models).find(name).card().sha256 for name in _models(plan)},
         "fusion": None if fusion is None else {"file": fusion.name, "sha256": file_sha256(fusion)},
         "commit": commit(),
     }
+
+
+def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
+    """Compares presenters on the drives of bags."""
+    names = [name for name in PRESENTERS if name == HOLD or name in plan.presenters]
+    fusion = None
+    if plan.local_model is None:
+        if plan.local_side is not None or set(plan.presenters) == {FUSE}:
+            raise BenchError("the presenter fuse and --local-side need a local model: give one with --local")
+        names.remove(FUSE)
+    elif plan.model == TRUTH:
+        raise BenchError(f"--local compares two models: give the other one with --remote instead of {TRUTH}")
+    else:
+        fusion = _checked(plan)
+    drives: list[RealDrive] = []
+    found = []
+    for bag in plan.real_drives:
+        job = RealDrivePlan(bag, plan.models, plan.model, plan.local_model, plan.local_side, plan.map_file, plan.frames)
+        _show(run, f"running the models on {bag}")
+        drive, cases = replay_real_drive(job, names, fusion, run.step)
+        if drives and (drive.ages, drive.classes) != (drives[0].ages, drives[0].classes):
+            raise BenchError(
+                f"{bag} has another frame rate or other classes than {drives[0].plan.bag}: compare them one by one"
+            )
+        drives.append(drive)
+        found.append({str(age): scores for age, scores in cases.items()})
+    first = drives[0]
+    joined = merged(found)
+    return {
+        "ages": [{"age_ms": round(age_ms), **_case(joined[str(age)])} for age, age_ms in first.ages.items()],
+        "real_drives": [
+            {
+                "bag": drive.plan.bag.name,
+                "frames": len(drive.images),
+                "labelled": sum(mask is not None for mask in drive.truths),
+                "unreadable": drive.unreadable,
+                "rate_hz": round(1e9 / drive.period_ns, 3),
+                "model_input": f"{first.card.width}×{first.card.height}",
+            }
+            for drive in drives
+        ],
+        "classes": first.classes.describe(),
+        "plan": plan_record(replace(plan, real_drives=tuple(map(str, plan.real_drives)))),
+        "models": {name: Repository(plan.models).find(name).card().sha256 for name in _models(plan)},
+        "fusion": None if fusion is None else {"file": fusion.name, "sha256": file_sha256(fusion)},
+        "commit": commit(),
+    }
+
+
+def _models(plan: FreshnessPlan) -> list[str]:
+    return [name for name in (plan.model, plan.local_model) if name is not None and name != TRUTH]
 
 
 def _checked(plan: FreshnessPlan) -> Path | None:
@@ -132,8 +216,9 @@ def _checked(plan: FreshnessPlan) -> Path | None:
     if stored.manifest.task != "segmentation":
         raise BenchError(
             f"model {plan.model} is for {stored.manifest.task}, and the bench compares masks: give a segmentation with "
-            "--model"
+            "--remote"
         )
+    assert plan.local_model is not None
     local = repository.find(plan.local_model)
     check_local_model(local, stored.card())
     if FUSE not in plan.presenters:
@@ -154,7 +239,8 @@ def _live(plan: FreshnessPlan, fusion: Path | None, run: BenchRun) -> list[dict[
 
 
 def _job(plan: FreshnessPlan, fusion: Path | None, number: int, *, with_outage: bool) -> DriveReplay:
-    rate_hz, frames = (RATE_HZ, outage_frames()) if with_outage else (FAST_RATE_HZ, plan.frames)
+    rate_hz, frames = (RATE_HZ, outage_frames()) if with_outage else (FAST_RATE_HZ, plan.frames or _FRAMES)
+    assert plan.local_model is not None
     recorded = RecordedDrivePlan(number, rate_hz, frames, plan.models, plan.model, plan.local_model)
     presenters = tuple(name for name in PRESENTERS if name == HOLD or name in plan.presenters)
     return DriveReplay(recorded, presenters, fusion, RoundTrip(plan.inference_ms), with_outage)
@@ -309,6 +395,9 @@ def _target(
 
 def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     """Yields the tables and lines of a result."""
+    if "real_drives" in result:
+        yield from _real_tables(result)
+        return
     drives = len(result["drives"])
     ages, links = result["ages"], result["links"]
     yield _accuracy_table(
@@ -335,6 +424,31 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         interval = "" if target["low"] is None else f" ({target['low']:.3f} to {target['high']:.3f})"
         verdict = interval_text(*(target[key] for key in ("is_met", "least", "value", "low", "high")))
         yield f"{target['name']}: {target['value']:.3f}{interval}, target ≥ {target['least']:g}: {verdict}"
+
+
+def _real_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
+    ages = result["ages"]
+    yield _accuracy_table(
+        f"Streaming mean IoU by the age of results, {result['plan']['model']} as the remote model",
+        [(f"{case['age_ms']} ms\n{case['ticks']} ticks", case) for case in ages],
+    )
+    for drive in result["real_drives"]:
+        yield (
+            f"{drive['bag']}: {drive['frames']} frames at {drive['rate_hz']:g} Hz, {drive['labelled']} with labels, "
+            f"{drive['unreadable']} unreadable; model input {drive['model_input']}"
+        )
+    yield (
+        "Each output against the labels of its own tick; 95 % intervals over the drives, or over blocks of ticks of a single "
+        "one. ceiling: the remote model without a delay."
+    )
+    if result["classes"]:
+        yield result["classes"]
+    yield _class_table(min(ages, key=lambda case: abs(case["age_ms"] - _CLASSES_AT_MS)))
+    if FUSE in ages[0]["candidates"]:
+        for case in ages:
+            margins = case["margins"][FUSE]
+            text = ", ".join(f"{_points(margins[name])} over {name}" for name in (LOCAL, WARP) if name in margins)
+            yield f"fuse at {case['age_ms']} ms, points: {text}"
 
 
 def _accuracy_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

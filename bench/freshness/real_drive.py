@@ -104,7 +104,7 @@ class RealDrive:
 
 
 def replay_real_drive(
-    plan: RealDrivePlan, presenters: Sequence[str], fusion: Path | None, on_frame: Callable[[int], None]
+    plan: RealDrivePlan, presenters: Sequence[str], fusion: Path | None, on_step: Callable[[str], None]
 ) -> tuple[RealDrive, dict[int, Scores]]:
     """Returns a drive, and the scores by age in frames and candidate, over the ticks that have a result and a truth.
 
@@ -112,7 +112,7 @@ def replay_real_drive(
         SkylaneError: the bag cannot be read, has no labels, or too few frames with labels.
     """
     cv2.setNumThreads(1)  # The time of a presenter is that of one core.
-    drive = read_real_drive(plan, on_frame)
+    drive = read_real_drive(plan, on_step)
     parts = PresenterParts(drive.card, drive.local_output if drive.local else None, fusion, drive.local_card)
     cases = {}
     for age in drive.ages:
@@ -132,8 +132,8 @@ def replay_real_drive(
     return drive, cases
 
 
-def read_real_drive(plan: RealDrivePlan, on_frame: Callable[[int], None]) -> RealDrive:
-    """Reads the frames of a bag and runs the models on them; `on_frame` receives the number of frames so far.
+def read_real_drive(plan: RealDrivePlan, on_step: Callable[[str], None]) -> RealDrive:
+    """Reads the frames of a bag and runs the models on them; `on_step` receives what is displayed.
 
     Raises:
         SkylaneError: the bag cannot be read, or has no labels.
@@ -158,7 +158,7 @@ def read_real_drive(plan: RealDrivePlan, on_frame: Callable[[int], None]) -> Rea
                 if len(recording.stamps_ns) == plan.frames:
                     break
                 recording.add(frame)
-                on_frame(len(recording.stamps_ns))
+                on_step(f"{plan.bag}: frame {len(recording.stamps_ns)}")
             elif frame.layout is not Layout.MONO8:
                 raise EvaluationError(f"{topic} has {frame.layout} images: labels must be mono8 images of class ids")
             else:
