@@ -262,7 +262,7 @@ def title(measured: Mapping[str, Any]) -> str:
 
 def chart(name: str, results: Mapping[str, Mapping[str, Any]]) -> Chart:
     """Shows what each codec costs against raw frames, by the size of a frame; `results` are those of the bench by title."""
-    traces = []
+    traces: list[dict[str, Any]] = []
     for colour, (label, result) in zip(SERIES, results.items(), strict=False):
         shown = sorted(result["codecs"], key=lambda each: (each["is_lossless"], each["bytes"]))
         shown = [each for each in shown if not each["is_lossless"]] + [each for each in shown if each["is_lossless"]][

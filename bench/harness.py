@@ -107,7 +107,17 @@ def renamed_command(old: str, command: click.Command) -> click.Command:
 
 def plan_record(plan: Any) -> dict[str, Any]:
     """Converts a plan for JSON output; paths become strings."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(plan).items()}
+
+    def plain(value: Any) -> Any:
+        return (
+            [plain(each) for each in value]
+            if isinstance(value, tuple)
+            else str(value)
+            if isinstance(value, Path)
+            else value
+        )
+
+    return {key: plain(value) for key, value in asdict(plan).items()}
 
 
 def option(default: Any = None, **keywords: Any) -> Any:

@@ -194,7 +194,7 @@ def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
             for drive in drives
         ],
         "classes": first.classes.describe(),
-        "plan": plan_record(replace(plan, real_drives=tuple(map(str, plan.real_drives)))),
+        "plan": plan_record(plan),
         "models": {name: Repository(plan.models).find(name).card().sha256 for name in _models(plan)},
         "fusion": None if fusion is None else {"file": fusion.name, "sha256": file_sha256(fusion)},
         "commit": commit(),
