@@ -36,6 +36,12 @@ DEMOSAIC = click.option(
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 FORCE = click.option("--force", is_flag=True, help="Replace an existing model of that name.")
+REFERENCE = click.option(
+    "--reference",
+    "compared_with",
+    type=click.Choice(("labels", "results")),
+    help="What counts as right: true labels, or the results of the reference model. [labels if there are some]",
+)
 TRUTH = click.option("--truth", metavar="CLASS", help="True class of all frames of the bag, for a classifier.")
 
 MAP = click.option(

@@ -53,7 +53,8 @@ class FusionHeader(Section):
     local: TunedModelSection
     labels: int = Field(ge=1, le=254)
     ages_ms: tuple[float, ...] = Field(min_length=1, max_length=_MAX_AGES)
-    drives: tuple[str, ...]  # Names of the bags.
+    drives: tuple[str, ...]  # Names of the recordings.
+    compared_with: Literal["labels", "results"] = "labels"  # True labels, or the results of the reference model.
     ticks: int = Field(ge=1)  # Number of ticks at each age.
     judged_on: tuple[str, ...] = ()
     judged: tuple[JudgedAge, ...] = ()

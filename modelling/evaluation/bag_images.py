@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +105,9 @@ def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     return clipped[is_trained], clipped[~is_trained & (visible > 0)]
 
 
+ComparedWith = Literal["labels", "results"]  # The truth in a bag, or the results of the reference model.
+
+
 class EvaluationError(SkylaneError):
     """A model cannot be evaluated on a bag."""
 
@@ -118,6 +121,7 @@ class EvaluationSettings:
     camera: str | None = None  # The image topic; by default the first one with ground truth.
     frames: int | None = None  # The largest number of frames; None for all.
     demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
+    compared_with: ComparedWith | None = None  # None: the labels if the recordings have some; see `compared_images`.
     on_frame: Callable[[int, int | None], None] = lambda _done, _total: None  # Called after each evaluated frame.
 
 
@@ -154,7 +158,7 @@ class LabelledImage(NamedTuple):
     pixels: Pixels
     layout: Layout
     stamp_ns: int
-    truth: Any  # True labels H×W, or true boxes.
+    truth: Any  # True labels H×W, or true boxes; None if results are compared with those of the reference model.
 
 
 class LabelledImages:

@@ -30,6 +30,7 @@ from shared.imaging import boxes
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
+from shared.messages.results import Detections
 from shared.tasks.detection import objects
 from shared.terminal_table import Table
 
@@ -113,18 +114,27 @@ class TrueBoxes:
     """Converts the true boxes of a frame to a detector's classes and input, and counts those of other classes."""
 
     def __init__(self, card: ModelCard) -> None:
-        """Raises an EvaluationError if the detector has none of the drive's classes."""
         self._card = card
-        names = card.labels.names
-        self._class_of = class_ids_by_name(names)
-        if not any(name in self._class_of for group in OBJECTS.values() for name in group):
-            raise EvaluationError(
-                f"none of the model's classes ({', '.join(names)[:200]}) is one of the drive's: its boxes cannot be evaluated"
-            )
+        self._class_of = class_ids_by_name(card.labels.names)
         self.foreign = 0
 
-    def in_input(self, true: Sequence[Box], geometry: Geometry) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
-        """Returns the boxes N×4 in pixels of the input, clipped to it, and their class ids."""
+    def in_input(
+        self, true: Sequence[Box] | Detections, geometry: Geometry
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
+        """Returns the boxes N×4 in pixels of the input, and their class ids.
+
+        Boxes of a bag are clipped to the input. A detector's own boxes count as they are.
+
+        Raises:
+            EvaluationError: the detector has none of the classes of a bag.
+        """
+        if isinstance(true, Detections):
+            return boxes.to_target(true.boxes, geometry), true.class_ids.astype(np.intp)
+        if not any(name in self._class_of for group in OBJECTS.values() for name in group):
+            raise EvaluationError(
+                f"none of the model's classes ({', '.join(self._card.labels.names)[:200]}) is one of the drive's: its boxes "
+                "cannot be evaluated"
+            )
         known = [box for box in true if box.name in self._class_of]
         self.foreign += len(true) - len(known)
         values = [(self._class_of[box.name], box.x, box.y, box.x + box.width, box.y + box.height) for box in known]

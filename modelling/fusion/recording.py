@@ -1,8 +1,7 @@
-"""Runs both models on each frame of a labelled bag, and walks through the frames as a presenter on the vehicle does."""
+"""Runs both models on each frame of a recording, and walks through the frames as a presenter on the vehicle does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,13 @@ import numpy as np
 from edge.presenting.flow import FlowTrack, Motion
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
-from modelling.evaluation.bag_images import (
-    BOXES,
-    LABELS,
-    EvaluationError,
-    EvaluationSettings,
-    LabelledImages,
-    prepared,
-)
+from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, prepared
 from modelling.evaluation.detection import TrueBoxes
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
-from shared.messages.model_card import ModelCard
 from shared.tasks.detection import objects
 
 _NS_PER_MS = 1e6
@@ -51,22 +42,28 @@ class AgedResult:
     motion: Motion  # Motion since the frame of the result.
 
 
-def recorded_frames(bag: Path, reference: Model, local: Model, settings: EvaluationSettings) -> Iterator[RecordedFrame]:
-    """Yields the frames of a bag that have a ground truth.
+def recorded_frames(
+    images: Iterable[LabelledImage], reference: Model, local: Model, settings: EvaluationSettings
+) -> Iterator[RecordedFrame]:
+    """Yields the frames of images; the truth of those that have none is the reference model's result.
 
     Raises:
-        SkylaneError: the bag cannot be read, or has no such truth.
+        SkylaneError: the images cannot be read.
     """
     card, manifest = reference.card, reference.manifest
     truths = TrueBoxes(card) if card.task == "detection" else None
-    for number, (pixels, layout, stamp_ns, truth) in enumerate(_labelled(bag, card, settings.frames)):
+    for number, (pixels, layout, stamp_ns, truth) in enumerate(images):
         image, plan = prepared(pixels, layout, card, settings.demosaic)
         outputs = _outputs(reference, image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
         tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)
         own = local_output(_outputs(local, local_input(tick.image, local.card)), plan, local)
-        remote = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
-        true = labels_in_input(truth, plan) if truths is None else truths.in_input(truth, plan)
+        remote: Any = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
+        true: Any
+        if truths is not None:
+            true = truths.in_input(remote if truth is None else truth, plan)
+        else:
+            true = _without_padding(remote, plan) if truth is None else labels_in_input(truth, plan)
         yield RecordedFrame(tick, true, remote, own)
         settings.on_frame(number + 1, None)
 
@@ -100,14 +97,16 @@ def labels_in_input(labels: Pixels, plan: Geometry) -> Mask:
     return placed
 
 
+def _without_padding(mask: Mask, plan: Geometry) -> Mask:
+    """Returns a mask of the model's input with `UNSEEN` in its padding."""
+    placed = np.full_like(mask, UNSEEN)
+    pasted = np.s_[
+        plan.paste_top : plan.paste_top + plan.paste_height, plan.paste_left : plan.paste_left + plan.paste_width
+    ]
+    placed[pasted] = mask[pasted]
+    return placed
+
+
 def _outputs(model: Model, image: Any) -> dict[str, Any]:
     found = model.infer(np.ascontiguousarray(image)[np.newaxis])
     return {name: values[0] for name, values in found.items()}
-
-
-def _labelled(bag: Path, card: ModelCard, frames: int | None) -> LabelledImages:
-    if card.task not in ("segmentation", "detection"):
-        raise EvaluationError(
-            f"{card.name} answers {card.task}, and only masks and boxes are fused: choose another --model"
-        )
-    return LabelledImages(bag, None, LABELS if card.task == "segmentation" else BOXES, frames)

@@ -1,11 +1,12 @@
 """Makes a fusion file from drives, and judges it on others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edge.presenting.fusion_table import FusionHeader, FusionTable
-from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage
+from modelling.evaluation.comparison import ReferenceComparison, agreement_note
 from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
 from modelling.fusion.recording import AgedResult, aged_results, recorded_frames
 from shared.inference.model import Model
@@ -29,25 +30,31 @@ class TuneFusionSettings:
 
 
 def tune_fusion(
-    bags: Sequence[Path], judged_on: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings
+    recordings: Sequence[Path], judged_on: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings
 ) -> FusionTable:
-    """Makes a table from `bags`, and judges it on other ones if any are given.
+    """Makes a table from recordings, and judges it on other ones if any are given.
 
     Ages that the camera's rate does not have are left out.
 
     Raises:
-        SkylaneError: a bag cannot be read or has no truth, is given twice, or the models do not fit.
+        SkylaneError: a recording cannot be read, is given twice, or lacks the truth, or the models do not fit.
     """
-    _check(bags, judged_on, reference.card)
+    _check(recordings, judged_on, reference.card)
+    comparison = ReferenceComparison.of((*recordings, *judged_on), reference.card, settings.recording)
+    if comparison.classes is not None and not comparison.classes.is_identity:
+        raise EvaluationError(
+            f"the true labels have other classes than {reference.card.name}, and a fusion file is made for its own: compare "
+            "with its results by --reference results"
+        )
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
     counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
-    for drive, each in _results(bags, reference, local, settings, settings.ages_ms):
+    for drive, each in _results(comparison.images[: len(recordings)], reference, local, settings, settings.ages_ms):
         counts.add(drive, each)
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
-            f"no two frames of these bags are {settings.ages_ms[0]:g} to {settings.ages_ms[-1]:g} ms apart: give bags of "
+            f"no two frames of these recordings are {settings.ages_ms[0]:g} to {settings.ages_ms[-1]:g} ms apart: give some of "
             "more frames"
         )
     header = FusionHeader(
@@ -56,27 +63,30 @@ def tune_fusion(
         local=_section(local.card),
         labels=len(names),
         ages_ms=tuple(settings.ages_ms[index] for index in met),
-        drives=tuple(bag.stem for bag in bags),
+        drives=tuple(each.stem for each in recordings),
+        compared_with=comparison.compared_with,
         ticks=int(min(counts.ticks[index] for index in met)),
     )
     table = FusionTable(header, counts.arrays(met))
     if not judged_on:
         return table
     judge = (MaskJudge if is_masks else BoxJudge)(table, names)
-    for _, each in _results(judged_on, reference, local, settings, header.ages_ms):
+    for _, each in _results(comparison.images[len(recordings) :], reference, local, settings, header.ages_ms):
         judge.add(each)
-    found = {"judged_on": tuple(bag.stem for bag in judged_on), "judged": judge.judged()}
+    found = {"judged_on": tuple(each.stem for each in judged_on), "judged": judge.judged()}
     return replace(table, header=header.model_copy(update=found))
 
 
 def judged_table(table: FusionTable) -> Table:
-    """Returns the accuracy at each age on the drives that the table was judged on."""
+    """Returns the accuracy, or the agreement, at each age on the drives that the table was judged on."""
     header = table.header
     metric = "mean IoU" if header.task == "segmentation" else "mean average precision"
-    shown = Table(
-        title=f"{header.reference.name} with {header.local.name}: {metric} on {len(header.judged_on)} drives",
-        caption="ceiling: the reference model's result of the same frame; margin: fuse over the better of local and warp",
-    )
+    caption = "ceiling: the reference model's result of the same frame; margin: fuse over the better of local and warp"
+    if header.compared_with == "results":
+        metric = f"agreement ({metric})"
+        caption += f" · {agreement_note(header.reference.name)}"
+    title = f"{header.reference.name} with {header.local.name}: {metric} on {len(header.judged_on)} drives"
+    shown = Table(title=title, caption=caption)
     for name in ("age", "local", "hold", "warp", "fuse", "margin", "ceiling"):
         shown.add_column(name, justify="right")
     for each in header.judged:
@@ -87,20 +97,28 @@ def judged_table(table: FusionTable) -> Table:
 
 
 def _results(
-    bags: Sequence[Path], reference: Model, local: Model, settings: TuneFusionSettings, ages_ms: Sequence[float]
+    drives: Sequence[Iterable[LabelledImage]],
+    reference: Model,
+    local: Model,
+    settings: TuneFusionSettings,
+    ages_ms: Sequence[float],
 ) -> Iterator[tuple[int, AgedResult]]:
-    for drive, bag in enumerate(bags):
-        frames = list(recorded_frames(bag, reference, local, settings.recording))
+    for drive, images in enumerate(drives):
+        frames = list(recorded_frames(images, reference, local, settings.recording))
         for step in (1, _SLOWER):
             for each in aged_results(frames[::step], ages_ms, max(1, settings.every // step)):
                 yield drive, each
 
 
-def _check(bags: Sequence[Path], judged_on: Sequence[Path], card: ModelCard) -> None:
-    both = [bag.resolve() for bag in (*bags, *judged_on)]
-    twice = next((bag for bag in both if both.count(bag) > 1), None)
+def _check(recordings: Sequence[Path], judged_on: Sequence[Path], card: ModelCard) -> None:
+    if card.task not in ("segmentation", "detection"):
+        raise EvaluationError(
+            f"{card.name} answers {card.task}, and only masks and boxes are fused: choose another --model"
+        )
+    both = [each.resolve() for each in (*recordings, *judged_on)]
+    twice = next((each for each in both if both.count(each) > 1), None)
     if twice is not None:
-        raise EvaluationError(f"{twice} is given twice: judge a table on other bags than those that it is made from")
+        raise EvaluationError(f"{twice} is given twice: judge a table on other drives than those that it is made from")
     if card.task == "segmentation" and len(card.labels.names) > _MAX_LABELS:
         raise EvaluationError(
             f"{card.name} has {len(card.labels.names)} labels, and tables are made for at most {_MAX_LABELS}: choose "

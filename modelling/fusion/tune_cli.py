@@ -6,19 +6,21 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, frame_progress
+from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, REFERENCE, frame_progress
 from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
 
-_BAG = click.Path(exists=True, path_type=Path)
+_SOURCE = click.Path(exists=True, path_type=Path)
 
 
 @click.command("tune-fusion")
-@click.argument("bags", metavar="BAG...", nargs=-1, required=True, type=_BAG)
+@click.argument("recordings", metavar="SOURCE...", nargs=-1, required=True, type=_SOURCE)
 @click.option("--model", "reference", metavar="NAME", required=True, help="The reference model, which workers run.")
 @click.option("--local-model", metavar="NAME", required=True, help="The local model, which the vehicle runs.")
-@click.option("--judge", "judged_on", metavar="BAG", multiple=True, type=_BAG, help="A bag to judge on (repeatable).")
+@click.option(
+    "--judge", "judged_on", metavar="SOURCE", multiple=True, type=_SOURCE, help="A recording to judge on (repeatable)."
+)
 @click.option(
     "--age",
     "ages_ms",
@@ -27,10 +29,13 @@ _BAG = click.Path(exists=True, path_type=Path)
     type=FiniteRange(min=0, min_open=True),
     help="Age of results to measure (repeatable). [33 to 1000 ms]",
 )
-@click.option("--every", type=WholeRange(min=1), default=3, show_default=True, help="Count every n-th frame of a bag.")
 @click.option(
-    "--frames", type=WholeRange(min=2), default=100, show_default=True, help="Maximum number of frames of each bag."
+    "--every", type=WholeRange(min=1), default=3, show_default=True, help="Count every n-th frame of a source."
 )
+@click.option(
+    "--frames", type=WholeRange(min=2), default=100, show_default=True, help="Maximum number of frames of each source."
+)
+@REFERENCE
 @DEMOSAIC
 @click.option(
     "--out",
@@ -41,7 +46,7 @@ _BAG = click.Path(exists=True, path_type=Path)
 @MODELS
 @DEVICE
 def tune_fusion(
-    bags: tuple[Path, ...],
+    recordings: tuple[Path, ...],
     *,
     reference: str,
     local_model: str,
@@ -49,16 +54,18 @@ def tune_fusion(
     ages_ms: tuple[float, ...],
     every: int,
     frames: int,
+    compared_with: Any,
     demosaic: str,
     out: Path,
     repository: Repository,
     device: str,
 ) -> None:
-    """Measure on BAGs how reliable the results of two models are at each age, and write it to a fusion file.
+    """Measure on SOURCEs how reliable the results of two models are at each age, and write it to a fusion file.
 
-    The BAGs have true labels or boxes, as `skylane bag make` writes them; at 30 Hz they also have the ages of faster
-    cameras. Both models run once on each frame. `--present fuse` then chooses between the result of the reference model,
-    moved to now, and that of the local model. Judge on other drives than those that the file is made from.
+    A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. At 30 Hz they also have the
+    ages of faster cameras. Both models run once on each frame, and are compared with true labels or boxes; without them,
+    with the reference model's own results. `--present fuse` then chooses between the result of the reference model, moved
+    to now, and that of the local model. Judge on other drives than those that the file is made from.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
     from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
@@ -73,9 +80,14 @@ def tune_fusion(
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         assert local is not None
         task = progress.add_task("running the models", total=None)
-        recording = EvaluationSettings(frames=frames, demosaic=demosaic, on_frame=lambda *_: progress.advance(task))
+        recording = EvaluationSettings(
+            frames=frames,
+            demosaic=demosaic,
+            compared_with=compared_with,
+            on_frame=lambda *_: progress.advance(task),
+        )
         ages: Any = tuple(sorted(set(ages_ms))) or AGES_MS
-        table = tuned(bags, judged_on, model, local, TuneFusionSettings(ages, every, recording))
+        table = tuned(recordings, judged_on, model, local, TuneFusionSettings(ages, every, recording))
     write_fusion(out, table)
     if table.header.judged:
         Console().print(judged_table(table))

@@ -7,6 +7,7 @@ from statistics import fmean, median, stdev
 from time import perf_counter_ns
 from typing import Any
 
+from modelling.evaluation.bag_images import ComparedWith
 from modelling.reuse.replay import Replay, simulate
 from modelling.reuse.search import Outcomes, Tuner
 from shared.errors import MissingExtraError
@@ -16,7 +17,6 @@ from shared.reuse.tuning import CascadeThresholds, Tuning, cascade_thresholds
 from shared.terminal_table import Table
 
 CONFIDENCE = 0.95  # Confidence level of the intervals.
-COLUMNS = ("sent", "reused", "answered_locally", "reference_accuracy", "loss")
 
 _SHARES = ("sent", "reused", "answered_locally")
 _NS_PER_MS = 1e6
@@ -53,9 +53,18 @@ class Judgement:
     """Cost and benefit of tuned thresholds, by use ("gate", "cascade", "both") and by drive."""
 
     metric: str
+    compared_with: ComparedWith
+    note: str  # See Replay.
     frames: int
+    delay_ms: float
     gate_ms: float | None  # Median time of the gate for one frame; None without a gate.
     by_use: Mapping[str, Mapping[str, Mapping[str, float]]]  # Use, drive, column.
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The measured values; agreement is that with gate and cascade, as the reference model agrees with itself."""
+        points = "reference_accuracy" if self.compared_with == "labels" else "agreement"
+        return (*_SHARES, points, "loss")
 
     def mean(self, use: str, column: str) -> DriveMean:
         """Returns the mean of a column over the drives."""
@@ -63,17 +72,17 @@ class Judgement:
 
     def table(self, title: str) -> Table:
         """Returns the values of each use and drive, and their mean."""
-        gate = "" if self.gate_ms is None else f" · the gate took {self.gate_ms:.2f} ms a frame"
-        table = Table(
-            title=title, caption=f"mean with 95 % interval over the drives; loss: points of {self.metric}{gate}"
-        )
+        parts = [f"mean with 95 % interval over the drives; loss: points of {self.metric}"]
+        parts += [f"answers after {self.delay_ms:g} ms"]
+        parts += [] if self.gate_ms is None else [f"the gate took {self.gate_ms:.2f} ms a frame"]
+        table = Table(title=title, caption=" · ".join([*parts, *filter(None, [self.note])]))
         for column in ("", "drive", "sent", "reused", "local", self.metric, "loss"):
             table.add_column(column, justify="right")
         for use, drives in self.by_use.items():
             for drive, values in drives.items():
-                table.add_row(use, drive, *(_shown(column, values[column]) for column in COLUMNS))
-            means = (self.mean(use, column) for column in COLUMNS)
-            table.add_row(use, "mean", *(_shown_mean(*pair) for pair in zip(COLUMNS, means, strict=True)))
+                table.add_row(use, drive, *(_shown(column, values[column]) for column in self.columns))
+            means = (self.mean(use, column) for column in self.columns)
+            table.add_row(use, "mean", *(_shown_mean(*pair) for pair in zip(self.columns, means, strict=True)))
             table.add_section()
         return table
 
@@ -81,18 +90,31 @@ class Judgement:
         """Returns the results as plain types; an undefined number is None."""
         uses = {}
         for use, drives in self.by_use.items():
-            means = {column: self.mean(use, column) for column in COLUMNS}
+            means = {column: self.mean(use, column) for column in self.columns}
             uses[use] = {
-                "drives": {drive: _rounded(values) for drive, values in drives.items()},
+                "drives": {
+                    drive: _rounded({column: values[column] for column in self.columns})
+                    for drive, values in drives.items()
+                },
                 **{
                     column: _rounded({"mean": mean.mean, "low": mean.low, "high": mean.high})
                     for column, mean in means.items()
                 },
             }
-        return {"metric": self.metric, "frames": self.frames, "gate_ms": self.gate_ms, **uses}
+        return {
+            "metric": self.metric,
+            "compared_with": self.compared_with,
+            "note": self.note,
+            "frames": self.frames,
+            "delay_ms": self.delay_ms,
+            "gate_ms": self.gate_ms,
+            **uses,
+        }
 
 
-def judge(replayed: Replay, tuning: Tuning, local: Model | None, method: str | None) -> Judgement:
+def judge(
+    replayed: Replay, tuning: Tuning, local: Model | None, method: str | None, delay_ms: float = 0.0
+) -> Judgement:
     """Simulates vehicles that use the gate, the cascade, or both, on each drive.
 
     Args:
@@ -100,6 +122,7 @@ def judge(replayed: Replay, tuning: Tuning, local: Model | None, method: str | N
         tuning: The thresholds.
         local: The local model of the tuning; None if it has none.
         method: How the gate compares frames; None for no gate.
+        delay_ms: Time from a frame to the arrival of the reference model's answer.
 
     Raises:
         TuningError: the method was not tuned.
@@ -116,10 +139,13 @@ def judge(replayed: Replay, tuning: Tuning, local: Model | None, method: str | N
         uses["cascade"] = (None, cascade)
     if gate is not None and cascade is not None:
         uses["both"] = (gate, cascade)
-    drives = {name: Tuner(replayed.only(name)) for name in replayed.drives}
+    drives = {name: Tuner(replayed.only(name), delay_ms) for name in replayed.drives}
     return Judgement(
-        replayed.scorer.metric,
+        replayed.metric,
+        replayed.compared_with,
+        replayed.note,
         len(replayed.frames),
+        delay_ms,
         None if gate is None else _gate_ms(replayed, gate),
         {use: {name: _values(tuner.outcomes(*pair)) for name, tuner in drives.items()} for use, pair in uses.items()},
     )
@@ -133,7 +159,8 @@ def _gate_ms(replayed: Replay, gate: GateSettings) -> float:
 
 
 def _values(outcomes: Outcomes) -> dict[str, float]:
-    return {column: float(getattr(outcomes, column)) for column in COLUMNS}
+    points = {"reference_accuracy": outcomes.reference_accuracy, "agreement": outcomes.accuracy, "loss": outcomes.loss}
+    return {column: float(getattr(outcomes, column)) for column in _SHARES} | points
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -1,5 +1,6 @@
-"""Replays labelled bags: runs both models once on every frame, and simulates which answers a vehicle would present."""
+"""Replays recordings: runs both models once on every frame, and simulates which answers a vehicle would present."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,15 +12,14 @@ import numpy as np
 
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.bag_images import (
-    BOXES,
-    LABELS,
+    ComparedWith,
     EvaluationError,
     EvaluationSettings,
     LabelledImage,
-    LabelledImages,
     prepared,
     truth_of,
 )
+from modelling.evaluation.comparison import ReferenceComparison
 from modelling.recipes import PRESENCE
 from modelling.reuse.calibration import CalibrationSamples
 from modelling.reuse.scoring import FrameOutputs, Scorer, scorer_for
@@ -28,7 +28,7 @@ from shared.inference.model import Model, open_local
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
-from shared.reuse.gate import DifferenceGate, Form, GateSettings, SmallImage, small_grey
+from shared.reuse.gate import DifferenceGate, Form, GateComparison, GateSettings, SmallImage, small_grey
 from shared.reuse.tuning import CascadeThresholds, is_sure
 from shared.task import CONFIDENCE_HEAD, Confidence, task_named
 
@@ -65,7 +65,9 @@ class Replay:
     """All that the simulation needs of the frames of some drives."""
 
     scorer: Scorer
-    drives: list[str] = field(default_factory=list)  # The names of the bags.
+    compared_with: ComparedWith
+    note: str  # What a reader must know about the figures; empty if nothing.
+    drives: list[str] = field(default_factory=list)  # The names of the recordings.
     frames: list[ReplayedFrame] = field(default_factory=list)
     truths: list[Any] = field(default_factory=list)  # One for each frame, as the scorer takes them.
     reference_answers: list[Any] = field(default_factory=list)
@@ -74,13 +76,20 @@ class Replay:
     samples: list[CalibrationSamples] = field(default_factory=list)
     reduced_ms: list[float] = field(default_factory=list)  # Time of making the small image.
 
+    @property
+    def metric(self) -> str:
+        """The name of the points that are lost: an accuracy, or an agreement with the reference model's results."""
+        if self.compared_with == "labels":
+            return self.scorer.metric
+        return "agreement" if self.scorer.metric == "accuracy" else f"agreement ({self.scorer.metric})"
+
     def only(self, drive: str) -> "Replay":
         """Returns the frames of one drive."""
         of_drive = [index for index, frame in enumerate(self.frames) if frame.drive == drive]
         lists = ("frames", "truths", "reference_answers", "local_answers", "local_outputs", "samples", "reduced_ms")
         values = {name: getattr(self, name) for name in lists}
         chosen = {name: [each[index] for index in of_drive] for name, each in values.items() if each}
-        return Replay(self.scorer, [drive], **chosen)
+        return Replay(self.scorer, self.compared_with, self.note, [drive], **chosen)
 
     def samples_by_drive(self) -> list[CalibrationSamples]:
         """Returns the samples that calibrate the local model, by drive."""
@@ -100,25 +109,33 @@ class Replay:
         ]
 
 
-def replay(bags: Sequence[Path], reference: Model, local: Model | None, settings: EvaluationSettings) -> Replay:
-    """Runs both models on the frames of bags that have a ground truth for them.
+def replay(recordings: Sequence[Path], reference: Model, local: Model | None, settings: EvaluationSettings) -> Replay:
+    """Runs both models on the frames of recordings, those that have a truth if results are compared with it.
 
     Raises:
-        SkylaneError: a bag cannot be read or has no such truth, or the local model has another task or other labels.
+        SkylaneError: a recording cannot be read or lacks the truth, or the local model has another task or other labels.
     """
-    _check(reference.card, local)
-    names = [bag.stem for bag in bags]
+    names = [each.stem for each in recordings]
     if len(set(names)) < len(names):
-        raise EvaluationError("two of the bags have the same name: give each bag once, and rename the others")
-    suffix = BOXES if reference.card.task in ("classification", "detection") else LABELS
-    drives = [LabelledImages(bag, None, suffix, settings.frames) for bag in bags]
-    total = sum(images.total for images in drives)
-    replayed = Replay(scorer_for(reference.card))
+        raise EvaluationError("two of the recordings have the same name: give each one once, and rename the others")
+    card = reference.card
+    _check_local(card, local)
+    comparison = ReferenceComparison.of(recordings, card, settings)
+    is_presence = comparison.compared_with == "labels" and card.task == "classification"
+    if is_presence and card.labels.names != PRESENCE:
+        raise EvaluationError(
+            f"{card.name} does not answer whether there is a vehicle, and a bag has no truth for its classes frame by frame: "
+            f"choose a model with the labels {', '.join(PRESENCE)}, or compare with its own results by --reference results"
+        )
+    counts = [images.total for images in comparison.images]
+    total = sum(filter(None, counts)) if all(counts) else None
+    scorer = scorer_for(card, comparison.classes)
+    replayed = Replay(scorer, comparison.compared_with, comparison.note(card.name))
     runner = _Runner(replayed, reference, local, settings.demosaic)
-    for name, images in zip(names, drives, strict=True):
+    for name, images in zip(names, comparison.images, strict=True):
         replayed.drives.append(name)
         for image in images:
-            if reference.card.task == "classification":
+            if is_presence:
                 image = image._replace(truth=truth_of(image.truth, len(image.pixels)))  # noqa: PLW2901
             runner.add(name, image)
             settings.on_frame(len(replayed.frames), total)
@@ -138,6 +155,8 @@ class _Runner:
         replayed, scorer, card = self._replay, self._replay.scorer, self._reference.card
         prepared_image, geometry = prepared(image.pixels, image.layout, card, self._demosaic)
         outputs = _first(self._reference, prepared_image)
+        if image.truth is None:
+            image = image._replace(truth=scorer.result_as_truth(outputs, self._reference.manifest, geometry))
         form = (*image.pixels.shape[:2], str(image.layout))
         start_ns = perf_counter_ns()
         small = small_grey(prepared_image, card.layout)
@@ -162,12 +181,7 @@ def _first(model: Model, image: Any) -> FrameOutputs:
     return {name: values[0] for name, values in model.infer(image[np.newaxis]).items()}
 
 
-def _check(reference: ModelCard, local: Model | None) -> None:
-    if reference.task == "classification" and reference.labels.names != PRESENCE:
-        raise EvaluationError(
-            f"{reference.name} does not answer whether there is a vehicle, and a bag has no truth for its classes frame by "
-            f"frame: choose a model with the labels {', '.join(PRESENCE)}"
-        )
+def _check_local(reference: ModelCard, local: Model | None) -> None:
     if local is None:
         return
     for what, ours, theirs in (
@@ -206,18 +220,29 @@ def opened_models(
 
 
 def simulate(
-    frames: Sequence[ReplayedFrame], gate: GateSettings | None = None, cascade: CascadeThresholds | None = None
+    frames: Sequence[ReplayedFrame],
+    gate: GateSettings | None = None,
+    cascade: CascadeThresholds | None = None,
+    delay_ms: float = 0.0,
 ) -> list[Presented]:
-    """Returns the presented answer for each frame, if every answer is present before the next frame.
+    """Returns the presented answer for each frame, if no frame has to wait or is lost.
+
+    As on the vehicle, an answer can be reused from its arrival on, and a frame that resembles one in flight is sent too.
 
     Args:
         frames: The frames, by drive and time.
         gate: None for no gate.
-        cascade: None for no cascade; otherwise every frame needs a confidence.
+        cascade: None for no cascade; otherwise every frame needs a confidence. A local answer is present at once.
+        delay_ms: Time from a frame to the arrival of the reference model's answer.
     """
     detector: DifferenceGate[Presented] | None = None if gate is None else DifferenceGate(gate)
+    in_flight: deque[tuple[GateComparison[Presented], Presented]] = deque()
     presented = []
     for index, frame in enumerate(frames):
+        if index and frame.drive != frames[index - 1].drive:
+            in_flight.clear()
+        while detector and in_flight and in_flight[0][0].time_ns + delay_ms * _NS_PER_MS <= frame.time_ns:
+            detector.keep(*in_flight.popleft())
         compared = detector and detector.compare(
             frame.drive, frame.form, frame.small, sequence=index, time_ns=frame.time_ns
         )
@@ -228,6 +253,8 @@ def simulate(
         is_local = cascade is not None and frame.is_sure(cascade)
         answer = Presented(index, is_local, compared.distance if compared else None)
         presented.append(answer)
-        if detector and compared:
+        if detector and compared and is_local:
             detector.keep(compared, answer)
+        elif compared:
+            in_flight.append((compared, answer))
     return presented

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.evaluation.bag_images import EvaluationError
+from modelling.evaluation.class_map import ClassMap
 from modelling.evaluation.detection import TrueBoxes
 from modelling.evaluation.metrics import HEADLINE_SIZE, BoxMatcher, Confusion, with_low_threshold
 from modelling.reuse.calibration import CalibrationSamples
@@ -47,6 +48,9 @@ class Scorer(Protocol):
     def true_answer(self, truth: Any, reference: Geometry) -> Any:
         """Returns the truth as `count` takes it."""
 
+    def result_as_truth(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry) -> Any:
+        """Returns the result that a worker would send, in place of a bag's truth."""
+
     def count(self, truth: Any, answer: Any) -> Counts:
         """Returns the counts of presenting an answer for a frame."""
 
@@ -75,6 +79,10 @@ class ClassificationScorer:
         """See Scorer."""
         return truth
 
+    def result_as_truth(self, outputs: FrameOutputs, _manifest: Manifest, _reference: Geometry) -> int:
+        """See Scorer."""
+        return int(outputs["scores"].argmax())
+
     def count(self, truth: int, answer: int) -> Counts:
         """Returns the number of right answers, and of all."""
         return np.array([truth == answer, 1], np.int64)
@@ -102,8 +110,8 @@ class SegmentationScorer:
 
     metric, unit = "mIoU", "pixels"
 
-    def __init__(self, card: ModelCard) -> None:
-        self._names = card.labels.names
+    def __init__(self, classes: ClassMap) -> None:
+        self._classes = classes
 
     def answer(self, outputs: FrameOutputs, _manifest: Manifest, reference: Geometry, _own: Geometry) -> _PackedMask:
         """See Scorer. A mask of another size is scaled to the reference's, as on the vehicle."""
@@ -111,23 +119,27 @@ class SegmentationScorer:
         size = (reference.target_width, reference.target_height)
         if mask.shape != size[::-1]:
             mask = np.asarray(cv2.resize(mask, size, interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
-        return _packed(to_source(mask, reference, UNSEEN))
+        return _packed(self._classes.of_network(to_source(mask, reference, UNSEEN)))
 
     def true_answer(self, truth: Pixels, _reference: Geometry) -> _PackedMask:
         """See Scorer."""
-        return _packed(truth)
+        return _packed(self._classes.of_truth(np.asarray(truth, np.uint8)))
+
+    def result_as_truth(self, outputs: FrameOutputs, _manifest: Manifest, reference: Geometry) -> Pixels:
+        """See Scorer."""
+        return to_source(outputs["mask"], reference, UNSEEN)
 
     def count(self, truth: _PackedMask, answer: _PackedMask) -> Counts:
         """Returns the confusion matrix as one row."""
-        classes = len(self._names)
+        classes = len(self._classes.names)
         true, given = _unpacked(truth), _unpacked(answer)
         counted = (true < classes) & (given < classes)
         return Confusion.empty(classes).with_masks(true[counted], given[counted]).counts.ravel()
 
     def accuracy(self, counts: Counts) -> float:
         """See Scorer."""
-        classes = len(self._names)
-        return 100 * Confusion(counts.reshape(classes, classes)).mean_iou(self._names)
+        names = self._classes.names
+        return 100 * Confusion(counts.reshape(len(names), len(names))).mean_iou(names)
 
     def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
         """Returns the scores as float16, since their differences are what counts."""
@@ -137,9 +149,14 @@ class SegmentationScorer:
     def samples(
         self, outputs: FrameOutputs, truth: Pixels, _manifest: Manifest, _reference: Geometry, own: Geometry
     ) -> CalibrationSamples:
-        """Returns some cells of the scores, evenly distributed, with the true class at their centre."""
+        """Returns some cells of the scores, evenly distributed, with the true class at their centre.
+
+        There are none if the truth has other classes than the model.
+        """
         scores = outputs[CONFIDENCE_HEAD]
         height, width, classes = scores.shape
+        if not self._classes.is_identity:
+            return CalibrationSamples(np.empty((0, classes), np.float32), np.empty(0, np.intp))
         cells = np.arange(height * width)[:: max(1, height * width // _SAMPLED_CELLS)]
         rows = _source_pixels(cells // width, height, own.target_height, (own.paste_top, own.paste_height),
                               (own.crop_top, own.crop_height))  # fmt: skip
@@ -168,6 +185,10 @@ class DetectionScorer:
     def true_answer(self, truth: Any, reference: Geometry) -> Any:
         """Returns boxes in pixels of the reference model's input, and their classes."""
         return self._truth.in_input(truth, reference)
+
+    def result_as_truth(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry) -> Detections:
+        """See Scorer."""
+        return objects(outputs, reference, manifest)
 
     def count(self, truth: Any, answer: Detections) -> Counts:
         """Returns the counts class by class: true boxes, then boxes that match by score, then boxes that do not."""
@@ -215,8 +236,12 @@ class DetectionScorer:
         return CalibrationSamples(np.stack([np.zeros_like(odds), odds], axis=1), hits.astype(np.intp))
 
 
-def scorer_for(card: ModelCard) -> Scorer:
+def scorer_for(card: ModelCard, classes: ClassMap | None) -> Scorer:
     """Returns the scorer of a reference model's task.
+
+    Args:
+        card: The reference model.
+        classes: The compared classes of masks; None for other tasks.
 
     Raises:
         EvaluationError: a bag has no ground truth for the task.
@@ -225,7 +250,8 @@ def scorer_for(card: ModelCard) -> Scorer:
         case "classification":
             return ClassificationScorer()
         case "segmentation":
-            return SegmentationScorer(card)
+            assert classes is not None
+            return SegmentationScorer(classes)
         case "detection":
             return DetectionScorer(card)
     raise EvaluationError(

@@ -44,15 +44,16 @@ class Outcomes:
 
 
 class Tuner:
-    """Compares thresholds on the frames of a replay."""
+    """Compares thresholds on the frames of a replay. An answer of the reference model arrives `delay_ms` after its frame."""
 
-    def __init__(self, replayed: Replay) -> None:
+    def __init__(self, replayed: Replay, delay_ms: float = 0.0) -> None:
         self._replay = replayed
+        self._delay_ms = delay_ms
         self._scorer: Scorer = replayed.scorer
         self._counts: dict[tuple[int, int, bool], Counts] = {}
         self._unit_starts = _unit_starts(replayed)
         frames = np.arange(len(replayed.frames))
-        self._of_reference = self._by_unit(self._rows(frames, is_local=False))
+        self._of_reference = self._by_unit(self._rows(frames, np.zeros(len(frames), bool)))
         self.reference_accuracy = self._scorer.accuracy(self._of_reference.sum(axis=0))
         units = len(self._of_reference)
         drawn = np.random.default_rng(_SEED).integers(0, units, (_RESAMPLES, units))
@@ -66,22 +67,20 @@ class Tuner:
     def candidates(
         self, gates: Sequence[GateSettings | None], cascades: Sequence[CascadeThresholds | None]
     ) -> Iterator[Outcomes]:
-        """Simulates vehicles with all pairs of a gate and a cascade.
-
-        A gate reuses the same frames with any cascade, since each frame that is not reused has an answer of its own. So
-        each gate is simulated once.
-        """
+        """Simulates vehicles with all pairs of a gate and a cascade; cascades that are sure of the same frames once."""
         frames = self._replay.frames
         certain = [
             np.array([cascade is not None and frame.is_sure(cascade) for frame in frames]) for cascade in cascades
         ]
         for gate in gates:
-            answered = np.array([each.answered for each in simulate(frames, gate)], np.intp)
-            own = answered == np.arange(len(frames))
-            rows = self._rows(answered, is_local=False)
-            local_rows = self._rows(answered, is_local=True) if any(each.any() for each in certain) else rows
+            simulated: dict[bytes, npt.NDArray[np.intp]] = {}
             for cascade, sure in zip(cascades, certain, strict=True):
-                by_unit = self._by_unit(np.where(sure[answered][:, np.newaxis], local_rows, rows))
+                if (key := sure.tobytes()) not in simulated:
+                    presented = simulate(frames, gate, cascade, self._delay_ms)
+                    simulated[key] = np.array([each.answered for each in presented], np.intp)
+                answered = simulated[key]
+                own = answered == np.arange(len(frames))
+                by_unit = self._by_unit(self._rows(answered, sure[answered]))
                 yield Outcomes(
                     gate,
                     cascade,
@@ -148,14 +147,14 @@ class Tuner:
         """Returns the sums of the frames' rows by unit."""
         return np.asarray(np.add.reduceat(rows, self._unit_starts, axis=0))
 
-    def _rows(self, answered: npt.NDArray[np.intp], *, is_local: bool) -> Counts:
-        """Returns the counts of each frame, with the answer to the frame `answered`; each pair is counted once."""
+    def _rows(self, answered: npt.NDArray[np.intp], is_local: npt.NDArray[np.bool_]) -> Counts:
+        """Returns the counts of each frame, with one model's answer to the frame `answered`; each pair is counted once."""
         replayed = self._replay
-        answers: Sequence[Any] = replayed.local_answers if is_local else replayed.reference_answers
         rows = []
-        for index, other in enumerate(answered.tolist()):
-            key = (index, other, is_local)
+        for key in zip(range(len(answered)), answered.tolist(), is_local.tolist(), strict=True):
+            index, other, local = key
             if key not in self._counts:
+                answers: Sequence[Any] = replayed.local_answers if local else replayed.reference_answers
                 self._counts[key] = self._scorer.count(replayed.truths[index], answers[other])
             rows.append(self._counts[key])
         return np.stack(rows)

@@ -43,6 +43,7 @@ class TuneSettings:
     methods: tuple[str, ...] = ("mse",)  # Keys of `shared.reuse.gate.METHODS`; the first one is tuned with the cascade.
     reuse_frames: int = 10  # Longest reuse; a wrong answer is reused as long as a right one.
     reuse_ms: float = 1000.0
+    delay_ms: float = 0.0  # Time from a frame to the arrival of the reference model's answer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class TuneResult:
     tuning: Tuning
     chosen: Outcomes
     candidates: Sequence[Outcomes]
+    note: str  # See Replay.
 
 
 def tune(replayed: Replay, reference: ModelCard, local: Model | None, settings: TuneSettings) -> TuneResult:
@@ -64,13 +66,19 @@ def tune(replayed: Replay, reference: ModelCard, local: Model | None, settings: 
     """
     temperature = 1.0
     if local is not None:
-        temperature = _rounded(fit_temperature(CalibrationSamples.merged(replayed.samples)))
+        samples = CalibrationSamples.merged(replayed.samples)
+        if not len(samples.classes):
+            raise EvaluationError(
+                f"nothing here calibrates the confidence of {local.card.name}: it finds none of its classes, or the labels are "
+                "of other classes; compare with the reference model's results by --reference results"
+            )
+        temperature = _rounded(fit_temperature(samples))
         replayed.set_confidences(local, temperature)
-    tuner = Tuner(replayed)
+    tuner = Tuner(replayed, settings.delay_ms)
     if np.isnan(tuner.reference_accuracy):
         raise EvaluationError(
-            f"the {replayed.scorer.metric} is undefined on these bags, because nothing in them is of the classes of "
-            f"{reference.name}: give bags with traffic"
+            f"the {replayed.metric} is undefined on these recordings, because nothing in them is of the classes of "
+            f"{reference.name}: give some with traffic"
         )
     cascades: list[CascadeThresholds | None] = list(tuner.cascades()) or [None]
     gates = _usable_gates(tuner, settings.methods[0], settings)
@@ -78,8 +86,8 @@ def tune(replayed: Replay, reference: ModelCard, local: Model | None, settings: 
     found = best(tuner, candidates, settings.loss)
     if found is None:
         raise EvaluationError(
-            f"no thresholds lose at most {settings.loss:g} points of {replayed.scorer.metric}: allow more with --loss, or "
-            f"give more bags"
+            f"no thresholds lose at most {settings.loss:g} points of {replayed.metric}: allow more with --loss, or give more "
+            "recordings"
         )
     chosen, bound = found
     thresholds = {} if chosen.gate is None else {settings.methods[0]: chosen.gate.threshold}
@@ -94,7 +102,7 @@ def tune(replayed: Replay, reference: ModelCard, local: Model | None, settings: 
         local=None if local is None else _local_section(local.card, temperature, chosen),
         measured=_measured(replayed, chosen, bound, settings),
     )
-    return TuneResult(tuning, chosen, candidates)
+    return TuneResult(tuning, chosen, candidates, replayed.note)
 
 
 def _usable_gates(tuner: Tuner, method: str, settings: TuneSettings) -> list[GateSettings | None]:
@@ -119,6 +127,7 @@ def _local_section(card: ModelCard, temperature: float, chosen: Outcomes) -> Tun
 
 
 def _measured(replayed: Replay, chosen: Outcomes, bound: float, settings: TuneSettings) -> MeasuredSection:
+    is_accuracy = replayed.compared_with == "labels"
     calibration: dict[str, Any] = {}
     if replayed.samples:
         fitted = cross_fitted(replayed.samples_by_drive())
@@ -133,9 +142,12 @@ def _measured(replayed: Replay, chosen: Outcomes, bound: float, settings: TuneSe
     return MeasuredSection(
         drives=tuple(replayed.drives),
         frames=len(replayed.frames),
-        metric=replayed.scorer.metric,
-        reference_accuracy=_rounded(chosen.reference_accuracy),
-        accuracy=_rounded(chosen.accuracy),
+        compared_with=replayed.compared_with,
+        delay_ms=settings.delay_ms,
+        metric=replayed.metric,
+        reference_accuracy=_rounded(chosen.reference_accuracy) if is_accuracy else None,
+        accuracy=_rounded(chosen.accuracy) if is_accuracy else None,
+        agreement=None if is_accuracy else _rounded(chosen.accuracy),
         loss=_rounded(chosen.loss),
         loss_bound=_rounded(bound),
         allowed_loss=settings.loss,
@@ -174,8 +186,9 @@ def thresholds_table(result: TuneResult) -> Table:
     assert measured is not None
     table = Table(
         title=f"{result.tuning.reference.name} on {measured.frames} frames of {len(measured.drives)} drives",
-        caption=f"loss: points of {measured.metric}; {measured.reference_accuracy:.2f} if every frame is sent · with 95 % "
-        f"confidence the chosen thresholds lose at most {measured.loss_bound:.2f}",
+        caption=f"loss: points of {measured.metric}; {result.chosen.reference_accuracy:.2f} if every frame is sent · with 95 % "
+        f"confidence the chosen thresholds lose at most {measured.loss_bound:.2f} · answers after {measured.delay_ms:g} ms"
+        f"{result.note and ' · '}{result.note}",
     )
     for column in ("", f"{measured.method or 'no gate'} ≤", "c_low", "c_high", "sent", "reused", "local", "loss"):
         table.add_column(column, justify="right")
@@ -196,11 +209,12 @@ def reliability_table(tuning: Tuning) -> Table:
     assert measured is not None
     assert local is not None
     before, after = measured.calibration_error_uncalibrated or 0.0, measured.calibration_error or 0.0
+    points = "accuracy" if measured.compared_with == "labels" else "agreement"
     table = Table(
-        title=f"{local.name}: confidence and accuracy of {measured.reliability_unit} at temperature {local.temperature:g}",
+        title=f"{local.name}: confidence and {points} of {measured.reliability_unit} at temperature {local.temperature:g}",
         caption=f"expected calibration error {after:.4f}, without temperature {before:.4f}",
     )
-    for column in ("confidence", "mean", "accuracy", measured.reliability_unit or ""):
+    for column in ("confidence", "mean", points, measured.reliability_unit or ""):
         table.add_column(column, justify="right")
     for each in measured.reliability:
         if each.count:
@@ -210,13 +224,13 @@ def reliability_table(tuning: Tuning) -> Table:
     return table
 
 
-def header(tuning: Tuning) -> str:
+def header(result: TuneResult) -> str:
     """Returns the comment at the start of a tuning file."""
-    measured = tuning.measured
+    measured = result.tuning.measured
     assert measured is not None
     return (
-        f"Thresholds for {tuning.reference.name}, written by `skylane model tune-gate`.\n"
-        f"Gate: mse in squared grey levels, pixels in percent. Losses: points of {measured.metric}."
+        f"Thresholds for {result.tuning.reference.name}, written by `skylane model tune-gate`.\n"
+        f"Gate: mse in squared grey levels, pixels in percent. Losses: points of {measured.metric}.\n{result.note}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEMOSAIC, DEVICE, JSON, MODELS, frame_progress
+from modelling.cli_options import DEMOSAIC, DEVICE, JSON, MAP, MODELS, REFERENCE, frame_progress
 from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
@@ -15,9 +15,20 @@ from shared.models.repository import Repository
 _BOTH = "both"
 _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
 
+# A usual time over a mobile network; without a delay, the simulated gate would reuse answers that the vehicle waits for.
+_DELAY = click.option(
+    "--delay-ms",
+    type=FiniteRange(min=0),
+    default=200.0,
+    show_default=True,
+    help="Time from a frame to a worker's answer: the total of `skylane edge play`.",
+)
+
 
 @click.command("tune-gate")
-@click.argument("bags", metavar="BAG...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "recordings", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
 @click.option("--model", "reference", metavar="NAME", required=True, help="The reference model, which workers run.")
 @click.option(
     "--local-model", metavar="NAME", help="The local model of a cascade, which the vehicle runs. [no cascade]"
@@ -27,7 +38,7 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
     type=FiniteRange(min=0, max=100),
     default=1.0,
     show_default=True,
-    help="Points of accuracy that gate and cascade may lose together.",
+    help="Points of accuracy, or of agreement, that gate and cascade may lose together.",
 )
 @click.option("--gate-loss", type=FiniteRange(min=0, max=100), help="Points that the gate alone may lose. [as --loss]")
 @click.option(
@@ -41,7 +52,10 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
 @click.option(
     "--reuse-ms", type=FiniteRange(min=0, min_open=True), default=1000.0, show_default=True, help="Longest reuse."
 )
-@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each bag. [all]")
+@_DELAY
+@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each source. [all]")
+@REFERENCE
+@MAP
 @DEMOSAIC
 @click.option(
     "--out",
@@ -52,7 +66,7 @@ _METHODS = {"mse": ("mse",), "pixels": ("pixels",), _BOTH: ("mse", "pixels")}
 @MODELS
 @DEVICE
 def tune_gate(
-    bags: tuple[Path, ...],
+    recordings: tuple[Path, ...],
     *,
     reference: str,
     local_model: str | None,
@@ -61,15 +75,18 @@ def tune_gate(
     out: Path,
     gate: str,
     frames: int | None,
+    compared_with: Any,
+    map_file: Path | None,
     demosaic: str,
     **limits: Any,
 ) -> None:
-    """Find the thresholds with which a vehicle sends the fewest frames of BAGs, and write them to a tuning file.
+    """Find the thresholds with which a vehicle sends the fewest frames of SOURCEs, and write them to a tuning file.
 
-    The BAGs have true labels or boxes, as `skylane bag make` writes them. Both models run once on each frame; then vehicles
-    with many thresholds are simulated. The chosen thresholds lose at most --loss points of accuracy (mean IoU, accuracy of
-    a classifier, or mean average precision) against the reference model, on these BAGs and, with 95 % confidence, on
-    others. Judge them on other drives than those they were tuned on.
+    A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. Both models run once on
+    each frame; then vehicles with many thresholds are simulated. The chosen thresholds lose at most --loss points of
+    accuracy (mean IoU, accuracy of a classifier, or mean average precision) against the reference model, on these SOURCEs
+    and, with 95 % confidence, on others. Without true labels, the points are of agreement with the reference model's own
+    results. Judge the thresholds on other drives than those they were tuned on.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
     from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
@@ -81,12 +98,14 @@ def tune_gate(
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
         task = progress.add_task("running the models", total=None)
         replayed = replay(
-            bags,
+            recordings,
             model,
             local,
             EvaluationSettings(
                 frames=frames,
                 demosaic=demosaic,
+                map_file=map_file,
+                compared_with=compared_with,
                 on_frame=lambda done, total: progress.update(task, completed=done, total=total),
             ),
         )
@@ -99,12 +118,14 @@ def tune_gate(
     for method in _METHODS[gate]:
         if getattr(result.tuning.gate, method) is None:
             click.echo(f"no threshold of {method} keeps to --loss and --gate-loss: the file has none", err=True)
-    write_tuning(out, result.tuning, header(result.tuning))
+    write_tuning(out, result.tuning, header(result))
     click.echo(f"wrote {out}")
 
 
 @click.command("judge-gate")
-@click.argument("bags", metavar="BAG...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "recordings", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path)
+)
 @click.option(
     "--tuning",
     "path",
@@ -119,26 +140,34 @@ def tune_gate(
     show_default=True,
     help="Method of comparing frames.",
 )
-@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each bag. [all]")
+@_DELAY
+@click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each source. [all]")
+@REFERENCE
+@MAP
 @DEMOSAIC
 @JSON
 @MODELS
 @DEVICE
 def judge_gate(
-    bags: tuple[Path, ...],
+    recordings: tuple[Path, ...],
     *,
     path: Path,
     gate: str,
+    delay_ms: float,
     frames: int | None,
+    compared_with: Any,
+    map_file: Path | None,
     demosaic: str,
     as_json: bool,
     repository: Repository,
     device: str,
 ) -> None:
-    """Measure what tuned thresholds cost and save on BAGs that they were not tuned on.
+    """Measure what tuned thresholds cost and save on SOURCEs that they were not tuned on.
 
-    For each BAG: the share of frames that are sent, reused and answered locally, the reference model's accuracy, and the
-    points of it that are lost by the gate, by the cascade, and by both. Intervals are Student's, over the BAGs.
+    For each SOURCE (a bag, a video file or a folder of images): the share of frames that are sent, reused and answered
+    locally, the reference model's accuracy, and the points of it that are lost by the gate, by the cascade, and by both.
+    Without true labels, the agreement with the reference model's own results replaces its accuracy. Intervals are
+    Student's, over the SOURCEs.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
     from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
@@ -156,10 +185,13 @@ def judge_gate(
         settings = EvaluationSettings(
             frames=frames,
             demosaic=demosaic,
+            map_file=map_file,
+            compared_with=compared_with,
             on_frame=lambda done, total: progress.update(task, completed=done, total=total),
         )
-        result = judge(replay(bags, model, local, settings), tuning, local, None if gate == "none" else gate)
+        replayed = replay(recordings, model, local, settings)
+        result = judge(replayed, tuning, local, None if gate == "none" else gate, delay_ms)
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return
-    Console().print(result.table(f"{model.card.name} on {result.frames} frames of {len(bags)} drives"))
+    Console().print(result.table(f"{model.card.name} on {result.frames} frames of {len(recordings)} drives"))

@@ -7,7 +7,7 @@ the reference model must answer.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import yaml
@@ -94,17 +94,20 @@ class ReliabilityBinSection(Section):
     high: _Share
     count: int = Field(ge=0)
     confidence: _Share | None = None  # Mean; None without answers.
-    accuracy: _Share | None = None  # Share of right answers.
+    accuracy: _Share | None = None  # Share of right answers: those that agree, if compared with results.
 
 
 class MeasuredSection(Section):
     """Cost and benefit of the chosen numbers on the drives that they were chosen on."""
 
-    drives: tuple[str, ...]  # Names of the bags.
+    drives: tuple[str, ...]  # Names of the recordings.
     frames: int = Field(ge=1)
-    metric: str  # mIoU, accuracy or mAP.
-    reference_accuracy: float  # Points: 0 to 100.
-    accuracy: float  # The same, with gate and cascade.
+    compared_with: Literal["labels", "results"] = "labels"  # True labels, or the results of the reference model.
+    delay_ms: float = Field(default=0.0, ge=0)  # Time from a frame to the reference model's answer.
+    metric: str  # mIoU, accuracy or mAP, or an agreement.
+    reference_accuracy: float | None = None  # Points: 0 to 100; None if compared with results.
+    accuracy: float | None = None  # The same, with gate and cascade.
+    agreement: float | None = None  # In place of both if compared with results.
     loss: float  # The reference's points minus those with gate and cascade.
     loss_bound: float  # Upper confidence bound of the loss on other drives.
     allowed_loss: float  # The value of `--loss`.

@@ -117,6 +117,9 @@ class ReuseSettings:
     switched_off: str = ""  # The reason why the local model was last paused; empty if it never was.
     failures: Mapping[str, int] = field(default_factory=dict)  # Failures of the local model, by reason.
     tuning: str = ""  # The tuning file.
+    is_agreement: bool = (
+        False  # Whether the local model was compared with results of the reference model, not with truth.
+    )
     unit: str = "answers"  # The unit of the counts of a reliability bin.
     reliability: tuple[ReliabilityBin, ...] = ()
     uncalibrated: tuple[ReliabilityBin, ...] = ()  # The same without calibration.
@@ -153,6 +156,7 @@ def reuse_settings(run: RunLog) -> ReuseSettings:
         switched_off=_text(local.get("switched_off")),
         failures={reason: count for reason, count in failures.items() if count},
         tuning=_text(section.get("tuning")),
+        is_agreement=measured.get("compared_with") == "results",
         unit=_text(measured.get("reliability_unit")) or "answers",
         reliability=_bins(measured.get("reliability")),
         uncalibrated=_bins(measured.get("reliability_uncalibrated")),

@@ -1,5 +1,6 @@
 """`skylane model tune-fusion` with models of the repository, and the choice of the classes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.support.local_models import write_segmentation
 from tests.support.moving_camera import HEIGHT, PERIOD_NS, WIDTH, MovingCamera
 
 
-def _write_drive(path: Path, seed: int, frames: int = 6) -> Path:
+def _write_drive(path: Path, seed: int, frames: int = 6, *, labels: bool = True, names: Sequence[str] = ()) -> Path:
     """Writes a bag of a camera that moves over grey areas whose class is that of the reference model."""
     camera = MovingCamera(seed)
     with BagWriter(path) as writer:
@@ -25,7 +26,10 @@ def _write_drive(path: Path, seed: int, frames: int = 6) -> Path:
             stamp_ns = (1 + index) * PERIOD_NS
             writer.write_image("/cam/image_raw", grey, "rgb8", stamp_ns, stamp_ns, "cam")
             classes = np.rint(grey.mean(axis=-1) / 255 * 2).astype(np.uint8)
-            writer.write_image("/cam/labels", classes, "mono8", stamp_ns, stamp_ns, "cam")
+            if labels:
+                writer.write_image("/cam/labels", classes, "mono8", stamp_ns, stamp_ns, "cam")
+        if names:
+            writer.write_label_info("/cam/label_info", names, stamp_ns=1, received_ns=1, frame_id="cam")
     return path
 
 
@@ -59,6 +63,30 @@ def test_the_file_is_for_both_models_and_judged_on_other_drives(root: Path, tmp_
         assert each.hold < each.warp <= each.ceiling
         assert each.fuse > max(each.local, each.warp) - 0.01
     assert "margin" in ended.output
+
+
+def test_without_labels_the_references_results_count_as_right(root: Path, tmp_path: Path) -> None:
+    """Its own result is then the ceiling, and the numbers are called agreement."""
+    bags = [_write_drive(tmp_path / f"drive-{seed}", seed, labels=False) for seed in (1, 2, 3)]
+    out = tmp_path / "fusion.npz"
+    names = ("--model", "reference", "--local-model", "small", "--models", root)
+    ended = _run(*bags[:2], "--judge", bags[2], *names, "--every", 1, "--out", out)
+    assert ended.exit_code == 0, ended.output
+    header = fusion_for(out, *(Repository(root).find(name).card() for name in ("reference", "small"))).header
+    assert header.compared_with == "results"
+    assert {each.ceiling for each in header.judged} == {1.0}
+    assert "agreement (mean IoU)" in " ".join(ended.output.split())
+
+
+def test_labels_of_other_classes_are_refused(root: Path, tmp_path: Path) -> None:
+    """The table is indexed by the classes of the networks."""
+    bag, out = _write_drive(tmp_path / "drive", 1, names=("class-0", "sky", "class-2")), tmp_path / "fusion.npz"
+    end = ("--model", "reference", "--local-model", "small", "--models", root, "--out", out)
+    refused = _run(bag, *end)
+    assert "--reference results" in str(refused.exception)
+    assert not out.exists()
+    ended = _run(bag, *end, "--reference", "results")
+    assert ended.exit_code == 0, ended.output
 
 
 def test_models_or_bags_that_do_not_fit_are_refused(root: Path, tmp_path: Path) -> None:

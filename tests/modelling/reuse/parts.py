@@ -32,9 +32,14 @@ _OUTPUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def write_drive(path: Path, levels: Sequence[int], *, light: int = 0) -> Path:
-    """Writes a bag with an image of each grey level, plus `light`; frames from the level VEHICLE on show a bus."""
+def write_drive(path: Path, levels: Sequence[int], *, light: int = 0, names: Sequence[str] = ()) -> Path:
+    """Writes a bag with an image of each grey level, plus `light`; frames from the level VEHICLE on show a bus.
+
+    `names` are the classes of the labels 0 and 1, if the bag shall name them.
+    """
     with BagWriter(path) as writer:
+        if names:
+            writer.write_label_info("/cam/label_info", names, stamp_ns=1, received_ns=1, frame_id="cam")
         for index, level in enumerate(levels):
             stamp_ns = (1 + index) * _PERIOD_NS
             image = np.full((HEIGHT, WIDTH), level + light, np.uint8)

@@ -85,6 +85,30 @@ def test_the_local_model_answers_where_it_is_sure(bags: list[Path], task: str) -
     assert again.loss == pytest.approx(measured.loss, abs=1e-3)
 
 
+@ALL_TASKS
+def test_the_reference_agrees_with_its_own_results(bags: list[Path], task: str) -> None:
+    """Its errors count as right; a gate that never opens is as wrong as it is against the truth of an ideal model."""
+    tuner = Tuner(replay(bags, _reference(task), _local(task), EvaluationSettings(compared_with="results")))
+    assert tuner.reference_accuracy == pytest.approx(100)
+    assert tuner.outcomes(GateSettings("mse", 65_025, 100, 10_000), None).loss > 20
+    assert tuner.outcomes(GateSettings("mse", 1, 100, 10_000), None).loss == pytest.approx(0)
+
+
+def test_labels_of_other_names_are_compared_by_name(tmp_path: Path) -> None:
+    """The names in the bag decide, not the ids; a class that the truth lacks is wrong wherever it is predicted."""
+    bag = write_drive(tmp_path / "drive", LEVELS, names=("Road", "CAR"))
+    replayed = replay([bag], _reference("segmentation"), _local("segmentation"), EvaluationSettings())
+    assert Tuner(replayed).reference_accuracy > 90
+    assert "wrong wherever predicted, as the truth has no such class: none" in replayed.note
+    swapped = write_drive(tmp_path / "swapped", LEVELS, names=("car", "road"))
+    other = replay([swapped], _reference("segmentation"), None, EvaluationSettings())
+    assert Tuner(other).reference_accuracy < 10
+    with pytest.raises(EvaluationError, match=r"calibrates the confidence of local.*--reference results"):
+        tune(replayed, _reference("segmentation").card, _local("segmentation"), TuneSettings(1.0))
+    with pytest.raises(EvaluationError, match="labels of different classes"):
+        replay([bag, swapped], _reference("segmentation"), None, EvaluationSettings())
+
+
 def test_the_frames_of_each_bag_can_be_limited(bags: list[Path]) -> None:
     """The progress counts the frames of all bags."""
     seen: list[tuple[int, int | None]] = []

@@ -18,7 +18,7 @@ FRAMES = 60
 def _replay(drives: int, seed: int = 1, *, bad: Sequence[int] = ()) -> Replay:
     """Random drives whose local model knows the truth less well than the reference; in the `bad` ones, it always errs."""
     generator = np.random.default_rng(seed)
-    replayed = Replay(ClassificationScorer())
+    replayed = Replay(ClassificationScorer(), "labels", "")
     for drive in range(drives):
         replayed.drives.append(f"drive-{drive}")
         level, truth = 100, 0
@@ -44,14 +44,16 @@ def _gate(threshold: float) -> GateSettings:
 
 @pytest.mark.parametrize("cascade", [None, CascadeThresholds(0.2, 0.8), CascadeThresholds(0.01, 0.6)])
 @pytest.mark.parametrize("threshold", [None, 0.0, 2.0, 500.0])
+@pytest.mark.parametrize("delay_ms", [0.0, 250.0])
 def test_outcomes_are_those_of_the_simulated_vehicle(
-    threshold: float | None, cascade: CascadeThresholds | None
+    threshold: float | None, cascade: CascadeThresholds | None, delay_ms: float
 ) -> None:
-    """The search simulates each gate once and adds cascades later, which must not change the result."""
+    """Cascades that are sure of the same frames are simulated once, which must not change the result."""
     replayed = _replay(6)
     gate = None if threshold is None else _gate(threshold)
-    got = Tuner(replayed).outcomes(gate, cascade)
-    presented = simulate(replayed.frames, gate, cascade)
+    others = [CascadeThresholds(0.2, 0.81), None, cascade]
+    *_, got = Tuner(replayed, delay_ms).candidates([gate], others)
+    presented = simulate(replayed.frames, gate, cascade, delay_ms)
     right = [
         (replayed.local_answers if each.is_local else replayed.reference_answers)[each.answered] == truth
         for each, truth in zip(presented, replayed.truths, strict=True)

@@ -55,7 +55,22 @@ def test_the_gate_comes_before_the_cascade() -> None:
     assert _answers(presented) == [(0, True), (0, True), (2, False), (2, False)]
 
 
+def test_an_answer_is_reused_from_its_arrival_on() -> None:
+    """Until then the frames that resemble it are sent too, as on a vehicle: no frame waits for the answer of another."""
+    presented = simulate(_frames([10] * 8), GATE, delay_ms=200)
+    assert [each.answered for each in presented] == [0, 1, 0, 1, 1, 5, 6, 5]  # Up to the longest reuse of three frames.
+    late = simulate(_frames([10] * 8), GATE, delay_ms=1000)
+    assert [each.answered for each in late] == list(range(8))
+
+
+def test_a_local_answer_is_present_at_once() -> None:
+    """An older answer of the reference model that arrives later does not replace it."""
+    presented = simulate(_frames([10] * 5, [0.5, 0.95, 0.5, 0.5, 0.5]), GATE, CASCADE, delay_ms=200)
+    assert _answers(presented) == [(0, False), (1, True), (1, True), (1, True), (1, True)]
+
+
 def test_drives_are_separate() -> None:
     """An answer of another drive is never reused."""
     frames = _frames([7, 7]) + _frames([7, 7], drive="two")
     assert [each.answered for each in simulate(frames, GATE)] == [0, 0, 2, 2]
+    assert [each.answered for each in simulate(frames, GATE, delay_ms=150)] == [0, 1, 2, 3]

@@ -12,7 +12,10 @@ from click.testing import CliRunner, Result
 
 from modelling.model_cli import model
 from modelling.recipes import PRESENCE
+from rosbag_tools.writer import BagWriter
+from shared.errors import SkylaneError
 from shared.files import tree_sha256
+from shared.imaging.opencv import cv2
 from shared.reuse.tuning import read_tuning
 from tests.modelling.reuse.parts import EMPTY, HEIGHT, VEHICLE, WIDTH, write_drive
 
@@ -105,7 +108,7 @@ def test_the_thresholds_are_written_to_a_file(root: Path, bags: list[Path], tmp_
 def test_a_gate_is_tuned_without_a_local_model(root: Path, bags: list[Path], tmp_path: Path) -> None:
     """The file then has no section of it."""
     out = tmp_path / "gate.yaml"
-    limits = ("--reuse-frames", 3, "--reuse-ms", 700, "--frames", 6, "--loss", 0)
+    limits = ("--reuse-frames", 3, "--reuse-ms", 700, "--frames", 6, "--loss", 0, "--delay-ms", 0)
     ended = _tune(root, *bags, "--model", "reference", *limits, "--out", out)
     assert ended.exit_code == 0, ended.output
     tuning = read_tuning(out)
@@ -131,9 +134,13 @@ def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path
     ended = _tune(root, *bags, "--model", "reference", "--local-model", "small", "--out", out)
     assert ended.exit_code == 0, ended.output
     other = write_drive(tmp_path / "other", [EMPTY] * 6 + [VEHICLE] * 6)
-    judged = _run("judge-gate", other, "--tuning", out, "--models", root, "--json")
+    late = json.loads(_run("judge-gate", other, "--tuning", out, "--models", root, "--json").stdout)
+    assert late["delay_ms"] == 200
+    assert late["gate"]["sent"]["mean"] == pytest.approx(4 / 12, abs=1e-4)  # Two answers are on their way each time.
+    judged = _run("judge-gate", other, "--tuning", out, "--models", root, "--json", "--delay-ms", 0)
     assert judged.exit_code == 0, judged.output
     result = json.loads(judged.stdout)
+    assert (result["compared_with"], result["note"]) == ("labels", "")
     assert result["frames"] == 12
     assert result["both"]["drives"]["other"]["loss"] == 0
     assert result["gate"]["sent"]["mean"] == pytest.approx(2 / 12, abs=1e-4)
@@ -146,3 +153,77 @@ def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path
         file.rename(root / "reference" / file.name)
     refused = _run("judge-gate", other, "--tuning", out, "--models", root)
     assert "another file of reference" in str(refused.exception)
+
+
+def test_images_without_labels_are_compared_with_the_references_results(root: Path, tmp_path: Path) -> None:
+    """The file, the tables and JSON say that it is agreement, never accuracy."""
+    folder = tmp_path / "street"
+    folder.mkdir()
+    for index, level in enumerate(LEVELS):
+        image = np.full((HEIGHT, WIDTH, 3), level, np.uint8)
+        assert cv2.imwrite(str(folder / f"{(1 + index) * 100_000_000:012d}.png"), image)
+    out = tmp_path / "tuning.yaml"
+    ended = _tune(root, folder, "--model", "reference", "--local-model", "small", "--out", out)
+    assert ended.exit_code == 0, ended.output
+    measured = read_tuning(out).measured
+    assert measured is not None
+    assert (measured.compared_with, measured.metric, measured.delay_ms) == ("results", "agreement", 200)
+    assert (measured.reference_accuracy, measured.accuracy) == (None, None)
+    assert measured.agreement is not None
+    assert "Agreement with the results of reference, whose errors count as right" in out.read_text()
+    shown = _run("judge-gate", folder, "--tuning", out, "--models", root)
+    for text in (ended.output, shown.output):
+        words = " ".join(text.split())
+        assert "points of agreement" in words
+        assert "this is no accuracy" in words
+        assert "accuracy" not in words.replace("this is no accuracy", "")
+    judged = json.loads(_run("judge-gate", folder, "--tuning", out, "--models", root, "--json").stdout)
+    assert judged["compared_with"] == "results"
+    assert judged["gate"]["agreement"]["mean"] == pytest.approx(100 - judged["gate"]["loss"]["mean"])
+    assert "reference_accuracy" not in judged["gate"]
+
+
+def test_recordings_with_and_without_labels_are_not_mixed(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """The user chooses what they are compared with; labels that do not exist are an error."""
+    plain, out = tmp_path / "plain", tmp_path / "tuning.yaml"
+    with BagWriter(plain) as writer:
+        for index, level in enumerate(LEVELS):
+            stamp_ns = (1 + index) * 100_000_000
+            image = np.full((HEIGHT, WIDTH), level, np.uint8)
+            writer.write_image("/cam/image_raw", image, "mono8", stamp_ns, stamp_ns, "cam")
+    end = ("--model", "reference", "--out", out)
+    assert "--reference results" in str(_tune(root, bags[0], plain, *end).exception)
+    assert "holds no true boxes" in str(_tune(root, plain, *end, "--reference", "labels").exception)
+    assert not out.exists()
+    ended = _tune(root, bags[0], plain, *end, "--reference", "results")
+    assert ended.exit_code == 0, ended.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("notes.txt", b"text", "is no source"),
+        ("cut.mp4", b"\0\0\0\x20ftypisom", "cut.mp4"),
+        ("cut.mcap", b"\x89MCAP0", "cut.mcap"),
+        ("empty.bag", b"", "empty.bag"),
+    ],
+)
+def test_files_that_hold_no_frames_are_refused(
+    root: Path, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    """With the name of the file, and without a tuning file."""
+    path, out = tmp_path / name, tmp_path / "tuning.yaml"
+    path.write_bytes(content)
+    ended = _tune(root, path, "--model", "reference", "--out", out)
+    assert isinstance(ended.exception, SkylaneError)
+    assert message in str(ended.exception)
+    assert not out.exists()
+
+
+def test_a_map_is_for_true_masks(root: Path, bags: list[Path], tmp_path: Path) -> None:
+    """Neither a classifier nor a comparison with results has a use for it."""
+    path = tmp_path / "map.yaml"
+    path.write_text("vehicle: car\n")
+    end = ("--model", "reference", "--out", tmp_path / "tuning.yaml", "--map", path)
+    assert "--map is for true masks" in str(_tune(root, *bags, *end).exception)
+    assert "leave it out" in str(_tune(root, *bags, *end, "--reference", "results").exception)

@@ -245,9 +245,11 @@ def _reliability_chart(settings: ReuseSettings) -> Chart:
             | {"mode": "lines+markers", "line": {"color": SERIES[index], "width": 1.5}}
         )
     errors = [f"{name} {number(_calibration_error(bins), 4)}" for name, bins in _diagrams(settings)]
+    right = "Right are those that agree with the results of the reference model. " if settings.is_agreement else ""
     caption = (
         f"Reliability of the local model on the drives it was tuned on: share of right {settings.unit} by the confidence in "
-        f"them. On the dotted line, the model is right as often as it is sure. Expected calibration error: {join_words(errors)}."
+        f"them. {right}On the dotted line, the model is right as often as it is sure. Expected calibration error: "
+        f"{join_words(errors)}."
     )
     layout = {
         "xaxis": axis(f"mean confidence in the {settings.unit}, 0 to 1", range=[0, 1.02]),
