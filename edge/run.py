@@ -20,7 +20,7 @@ from edge.node import EdgeNode, RunSettings
 from edge.presenting.presentation import Presentation, PresentedTick
 from edge.presenting.presented_run import OUTPUTS_FOLDER, OutputRecorder, open_presentation
 from edge.progress import run_with_progress
-from edge.reuse.opening import open_reuse
+from edge.reuse.opening import find_local_model, open_reuse
 from edge.sinks.sink import SINKS, FrameResult, Sink
 from edge.sinks.writer import check_sinks
 from edge.sources.source import SourceError, is_live, open_source
@@ -139,7 +139,9 @@ def play(
         sampler = stack.enter_context(
             ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
         )
-        manifest = run_record.started(config, session, source.provenance, card, reuse)
+        provenance = source.provenance
+        _warn_of_training(source_name, provenance, config, card)
+        manifest = run_record.started(config, session, provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
         recorder = stack.enter_context(_open_recorder(presentation, config, folder, card, session))
@@ -224,6 +226,19 @@ def _wait_for_card(transport: Transport, config: EdgeConfig, events: TransportEv
         events.check()
     check_request_options(config.want, card)
     return card
+
+
+def _warn_of_training(source_name: str, provenance: Mapping[str, Any], config: EdgeConfig, card: ModelCard) -> None:
+    """Warns of models that were trained on synthetic drives if the source is not marked as one."""
+    cards = [card] if config.local_model is None else [card, find_local_model(config, card).card()]
+    trained = dict.fromkeys(each.name for each in cards if each.is_trained_on_synthetic_drives)
+    if trained and not provenance.get("synthetic"):
+        _LOG.warning(
+            "network trained on synthetic drives only",
+            model=", ".join(trained),
+            source=source_name,
+            hint="on real images its results mean little: `skylane model fetch` lists networks of real streets",
+        )
 
 
 def _close_killed_runs(folder: Path) -> None:

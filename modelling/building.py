@@ -23,6 +23,7 @@ from shared.errors import SkylaneError
 from shared.files import tree_sha256
 from shared.imaging.labels import Labels
 from shared.inference.engine import EngineError
+from shared.messages.model_card import SYNTHETIC_DRIVES
 from shared.models.manifest import (
     MANIFEST_NAME,
     BatchingSection,
@@ -189,6 +190,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
         description=recipe.description,
         task=_TASKS.get(recipe.output, "segmentation"),
         trained=trained,
+        trained_on=SYNTHETIC_DRIVES if trained else "",
         format=form.value,
         file=path.name,
         sha256=tree_sha256(path),

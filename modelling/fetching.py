@@ -81,7 +81,11 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
     _check_format(entry.url)
     path = folder / MANIFEST_NAME
     given = {**entry.manifest, "file": PurePosixPath(urlsplit(entry.url).path).name, "sha256": entry.sha256}
-    manifest = validate(path, {"labels_file": entry.labels, "description": entry.description, **given}, Manifest)
+    manifest = validate(
+        path,
+        {"labels_file": entry.labels, "description": entry.description, "trained_on": entry.trained_on, **given},
+        Manifest,
+    )
     manifest = manifest.with_labels(labels_from(entry.labels))
     if path.exists():
         if not is_there(folder / manifest.file, entry.sha256):

@@ -96,6 +96,7 @@ def _row(repository: Repository, name: str) -> dict[str, Any]:
         "dtype": manifest.input.dtype,
         "classes": len(card.labels.names),
         "trained": card.trained,
+        "trained_on": card.trained_on,
         "sha256": card.sha256,
     }
     if manifest.remote is not None:

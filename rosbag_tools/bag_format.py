@@ -125,23 +125,33 @@ def add_connection(writer: Ros1Writer | Ros2Writer, channel: TopicChannel, types
     return writer.add_connection(channel.topic, channel.message_type, typestore=types, offered_qos_profiles=offered)
 
 
-def remove_bag(path: Path) -> None:
-    """Deletes the bag at `path`, if there is one.
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """Checks that a bag can be written to `path`.
 
     Raises:
-        SkylaneError: the file or folder is not a bag; it is kept.
+        SkylaneError: something is there, and it is not a bag or may not be replaced.
     """
+    if not os.path.lexists(path):  # A link to nothing is in the way too.
+        return
+    if not overwrite:
+        raise SkylaneError(f"{path} exists: choose another name, or --force to replace it")
     if path.is_dir() and not path.is_symlink():
         foreign = [each.name for each in path.iterdir() if not _belongs_to_bag(each)]
         if foreign:
             raise SkylaneError(
                 f"folder {path} is not a bag, because it contains {foreign[0]}: choose another path, it is not replaced"
             )
+    elif path.suffix not in (".bag", ".mcap"):
+        raise SkylaneError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
+
+
+def remove_bag(path: Path) -> None:
+    """Deletes the bag at `path`, if there is one; raises a SkylaneError if it is not a bag."""
+    check_target(path, overwrite=True)
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    elif os.path.lexists(path):
-        if path.suffix not in (".bag", ".mcap"):
-            raise SkylaneError(f"{path} does not have the name of a bag: choose another path, it is not replaced")
-        path.unlink()
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _belongs_to_bag(path: Path) -> bool:

@@ -13,10 +13,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rosbag_tools.bag_format import COMPRESSIONS, BagFormat
+from rosbag_tools.data_sets import LAYOUTS
 from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.weather import WEATHERS
 from rosbag_tools.editing import rewrite
 from rosbag_tools.extraction import extract as extract_frames
+from rosbag_tools.importing import GAP_S, find_frames, write_drive
 from rosbag_tools.inspection import BagReport, TopicReport, inspect
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.metadata import named
@@ -28,6 +30,7 @@ from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
+from shared.imaging.labels import labels_from
 from shared.sanitize import printable
 from shared.terminal_table import Table, result_table
 
@@ -35,7 +38,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _PATH = click.Path(path_type=Path)
 _SECONDS = FiniteRange(min=0)
-_LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
+_BAYER_LAYOUTS = [layout.value for layout in Layout if layout.is_bayer]
 
 
 _topics = click.option(
@@ -100,7 +103,7 @@ def fetch(name: str | None, out: Path, catalogue: Catalogue) -> None:
 @click.option("--duration", "duration_s", type=FiniteRange(min=0, min_open=True), help="Seconds to drive.")
 @click.option("--rate", "rate_hz", type=FiniteRange(min=0, min_open=True), default=10.0, show_default=True)
 @click.option("--weather", type=click.Choice(sorted(WEATHERS)), default="clear", show_default=True)
-@click.option("--layout", type=click.Choice(_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
+@click.option("--layout", type=click.Choice(_BAYER_LAYOUTS), default=Layout.BAYER_RGGB8.value, show_default=True)
 @click.option("--static-camera", is_flag=True, help="Place the camera at the kerb; only the traffic moves.")
 @click.option("--width", type=WholeRange(min=16, max=8192), default=1936, show_default=True)
 @click.option("--height", type=WholeRange(min=16, max=8192), default=1216, show_default=True)
@@ -132,6 +135,47 @@ def make(
             progress=lambda: bar.advance(task),
         )
     click.echo(f"{out}: {frames} frames, {frames / rate_hz:.1f} s, seed {plan.seed}, {plan.weather}, {layout}")
+
+
+@bag.command("import")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("out", type=_PATH)
+@click.option("--layout", type=click.Choice(list(LAYOUTS)), required=True, help="Data set in FOLDER.")
+@click.option("--images", metavar="PATTERN", help="Images in FOLDER, such as 'images/*.png'. [by the layout]")
+@click.option("--truth", metavar="PATTERN", help="Their label images, with the same text for each *. [by the layout]")
+@click.option("--labels", metavar="NAME|FILE", help="Label set, or label file with names and colours. [by the layout]")
+@click.option(
+    "--rate",
+    "rate_hz",
+    type=FiniteRange(min=0, min_open=True, max=1000),
+    help="Images per second, in the order of their names. [by the numbers in the names]",
+)
+@_target
+def import_(
+    *,
+    folder: Path,
+    out: Path,
+    layout: str,
+    images: str | None,
+    truth: str | None,
+    labels: str | None,
+    rate_hz: float | None,
+    **target: Any,
+) -> None:
+    """Make a bag with true labels of the images and label images in FOLDER."""
+    if (images is None) != (truth is None):
+        raise click.UsageError("give both --images and --truth, or neither")
+    if not LAYOUTS[layout].patterns and None in (images, labels):
+        raise click.UsageError(f"--layout {layout} needs --images, --truth and --labels")
+    own = None if labels is None else labels_from(labels)
+    data = find_frames(folder, LAYOUTS[layout], images=images, truth=truth, labels=own, rate_hz=rate_hz)
+    with _progress("importing", len(data.frames)) as (bar, task):
+        write_drive(data, out, progress=lambda: bar.advance(task), **target)
+    apart = f" in {data.sequences} sequences, {GAP_S:g} s apart" if data.sequences > 1 else ""
+    click.echo(
+        f"{out}: {len(data.frames)} frames{apart}, {data.frames[-1].offset_ns / 1e9:.1f} s; {data.labelled} with labels, "
+        f"{len(data.frames) - data.labelled} without"
+    )
 
 
 @bag.command()
@@ -281,7 +325,7 @@ def _show(report: BagReport) -> None:
     console = Console()
     console.print(
         f"{report.path}  {report.format}, {report.duration_s:.3f} s, {report.messages} messages, "
-        f"{report.size_bytes / 1e6:.1f} MB\nsha256 {report.sha256}",
+        f"{report.size_bytes / 1e6:.1f} MB{', synthetic drive' if report.synthetic else ''}\nsha256 {report.sha256}",
         markup=False,
         highlight=False,
     )

@@ -9,7 +9,7 @@ from statistics import median
 
 from rosbag_tools.messages.ros_types import read_camera, read_stamp
 from rosbag_tools.reading.bag import Bag, Topic
-from rosbag_tools.reading.frames import NO_PICTURES, decode, depth_topics, wide_images
+from rosbag_tools.reading.frames import NO_PICTURES, decode, depth_topics, is_synthetic, wide_images
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Message, TopicChannel
 from shared.clock import clock_jump
@@ -57,6 +57,7 @@ class BagReport:
     messages: int
     topics: tuple[TopicReport, ...]
     notes: tuple[str, ...]
+    synthetic: bool  # Whether images are marked as those of a drive that Skylane rendered.
 
 
 def inspect(path: Path) -> BagReport:
@@ -101,6 +102,7 @@ def inspect(path: Path) -> BagReport:
             messages=sum(topic.count for topic in topics),
             topics=topics,
             notes=(*bag.notes, *damage, *jumps[:_SHOWN_JUMPS], *notes, *depths.values()),
+            synthetic=any(is_synthetic(bag, topic) for topic in bag.topics),
         )
 
 

@@ -16,6 +16,7 @@ from shared.imaging.frames import Layout, Pixels
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
+SYNTHETIC = "synthetic_"  # Start of the frame_id in the messages of a synthetic drive.
 FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
 _RAW, _COMPRESSED, _VIDEO = "raw", "compressed", "video"
 _KINDS = {  # By the type in ROS, or by the schema of a protocol buffer.

@@ -17,7 +17,15 @@ from rosbags.rosbag2.storage_mcap import McapWriter
 from rosbags.rosbag2.storage_sqlite3 import Sqlite3Writer
 from rosbags.typesys.store import Typestore
 
-from rosbag_tools.bag_format import BY_FILE, BagFormat, add_connection, chosen_format, new_writer, remove_bag
+from rosbag_tools.bag_format import (
+    BY_FILE,
+    BagFormat,
+    add_connection,
+    check_target,
+    chosen_format,
+    new_writer,
+    remove_bag,
+)
 from rosbag_tools.messages.ros_types import DETECTED_IDS, DETECTIONS, HEADER, LABEL_INFO, own_types
 from rosbag_tools.reading import mcap_file
 from rosbag_tools.records import IMAGE, Box, TopicChannel
@@ -70,10 +78,8 @@ class BagWriter:
         is_one_file = path.suffix == ".mcap" and self.format is BagFormat.MCAP and not self._is_copied_at_end
         self._folder = path.with_name(f".{path.stem}.writing") if is_one_file else None
         try:
-            if overwrite:
-                remove_bag(path)
-            if os.path.lexists(path):  # A link to nothing is in the way too.
-                raise SkylaneError(f"{path} exists: choose another name, or --force to replace it")
+            check_target(path, overwrite=overwrite)
+            remove_bag(path)
             self._writer = new_writer(self._folder or path, self.format, compression)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._require_space(0)

@@ -29,7 +29,10 @@ class FrameSource(Protocol):
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """Identifies the input in the run record: kind, path, and where they apply SHA-256, cameras and notes."""
+        """Identifies the input in the run record: kind, path, and where they apply SHA-256, cameras and notes.
+
+        `synthetic` is true if all frames are marked as rendered by Skylane.
+        """
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """Yields every frame once, in order."""

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rosbag_tools.drive.scene import Drive
+from rosbag_tools.drive.scene import CLASSES, Drive
 from rosbag_tools.drive.sensor import Sensor
+from rosbag_tools.records import SYNTHETIC
 from rosbag_tools.writer import BagWriter
 from shared.imaging.frames import Layout
 
 CAMERA = "/sensors/camera/left"
-FRAME_ID = "camera_left_optical"
+FRAME_ID = f"{SYNTHETIC}camera_left_optical"  # Every message with a header carries the mark, so that copies keep it.
 
 _START_NS = 1_700_000_000_000_000_000  # An arbitrary date, the same for every drive.
 _DELAY_NS = 12_000_000  # Delay from the stamp of the exposure to the recorder.
@@ -45,9 +46,9 @@ def record(
 ) -> None:
     """Renders a drive and writes it into a bag.
 
-    Every frame has `image_raw`, `camera_info`, `labels` (mono8, true class ids) and `boxes` (true boxes of vehicles
-    and persons), all with the stamp of the sensor. The recording time is later by a varying delay, as with a real
-    recorder.
+    Every frame has `image_raw`, `camera_info`, `labels` (mono8, true class ids), `boxes` (true boxes of vehicles and
+    persons) and `label_info` (the names of the classes), all with the stamp of the sensor. The recording time is later
+    by a varying delay, as with a real recorder.
 
     Raises:
         SkylaneError: the bag cannot be written (earlier messages stay readable), or the weather is unknown.
@@ -83,6 +84,13 @@ def record(
                 scene.boxes,
                 stamp_ns=stamp_ns,
                 received_ns=at_ns + 3 * _SPACING_NS,
+                frame_id=FRAME_ID,
+            )
+            writer.write_label_info(
+                f"{CAMERA}/label_info",
+                CLASSES,
+                stamp_ns=stamp_ns,
+                received_ns=at_ns + 4 * _SPACING_NS,
                 frame_id=FRAME_ID,
             )
             progress()

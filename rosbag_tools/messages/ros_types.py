@@ -149,6 +149,16 @@ def read_stamp(message: Message) -> int:
     return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
 
+def read_frame_id(message: Message) -> str:
+    """Reads the frame_id of an image; empty if its type has no header of ROS.
+
+    Raises:
+        MalformedMessageError: the bytes do not fit the type.
+    """
+    header = getattr(read_camera(message), "header", None)
+    return "" if header is None else str(header.frame_id)
+
+
 def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore:
     """Returns the types of a bag's channels for messages serialized as `wire`, from the bag or from Skylane.
 

@@ -7,10 +7,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from rosbag_tools.messages.encodings import RecordedImage, encoding_of, recorded_compressed_image, recorded_image
-from rosbag_tools.messages.ros_types import read_camera, read_stamp
+from rosbag_tools.messages.ros_types import read_camera, read_frame_id, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
 from rosbag_tools.reading.video_topics import with_pictures
-from rosbag_tools.records import Damage, Message
+from rosbag_tools.records import SYNTHETIC, Damage, Message
 from shared.clock import clock_jump, now_ns
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
@@ -168,6 +168,7 @@ class BagSource:
             "format": self._bag.format,
             "sha256": self._sha256,
             "cameras": [topic.name for topic in self._topics],
+            **({"synthetic": True} if all(is_synthetic(self._bag, topic) for topic in self._topics) else {}),
             "notes": self.notes,
         }
 
@@ -284,6 +285,15 @@ def depth_topics(bag: Bag) -> dict[str, str]:
             remedy = ": name the topic to use it all the same" if encoding == "16UC1" else ", which are not pictures"
             notes[topic.name] = f"its images are {encoding}, as distances are{remedy}"
     return {name: f"{name} is not taken for a camera, because {reason}" for name, reason in notes.items()}
+
+
+def is_synthetic(bag: Bag, topic: Topic) -> bool:
+    """Returns whether the images of a topic are marked as those of a drive that Skylane rendered."""
+    message = bag.first_message(topic.name) if topic.channel.has_images else None
+    try:
+        return message is not None and read_frame_id(message).startswith(SYNTHETIC)
+    except SkylaneError:
+        return False
 
 
 def _number_encoding(bag: Bag, topic: str) -> str:

@@ -12,6 +12,9 @@ from shared.messages.frame import RequestOptions
 from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, Milliseconds, Name, Side, Text
 from shared.task import TASKS, task_named
 
+MAX_TRAINED_ON = 256  # Characters.
+SYNTHETIC_DRIVES = "synthetic drives of Skylane"  # What the models that Skylane builds are trained on.
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
@@ -33,6 +36,12 @@ class ModelCard:
     precision: Text = ""  # Numeric precision, such as "fp32".
     cold_ms: Milliseconds | None = None  # Duration of the first inference after loading.
     warm_ms: Milliseconds | None = None  # Duration of the last warm-up inference.
+    trained_on: Annotated[str, Meta(max_length=MAX_TRAINED_ON)] = ""  # The data of the training; empty if unknown.
+
+    @property
+    def is_trained_on_synthetic_drives(self) -> bool:
+        """Whether the model says that its training data are synthetic."""
+        return self.trained_on.startswith("synthetic")
 
 
 def check_card(card: ModelCard) -> ModelCard:

@@ -13,6 +13,7 @@ from shared.config import Section, parsed_by
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, Labels
+from shared.messages.model_card import MAX_TRAINED_ON
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.results import MAX_DETECTIONS
 from shared.messages.tensors import MAX_TENSORS
@@ -220,6 +221,7 @@ class Manifest(Section):
     description: str = ""
     task: TaskName = DEFAULT_TASK
     trained: bool = True
+    trained_on: str = Field(default="", max_length=MAX_TRAINED_ON)  # The data of the training; empty if unknown.
     format: str  # One of shared.inference.table.formats.
     engine: str | None = None  # One of shared.inference.table.ENGINES, or auto; None: default of the format.
     precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.

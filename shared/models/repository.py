@@ -71,6 +71,7 @@ class StoredModel:
             resize=manifest.input.resize,
             labels=self.labels(),
             trained=manifest.trained,
+            trained_on=manifest.trained_on,
             outputs=tuple(manifest.heads) if not task_named(manifest.task).heads else (),
         )
 

@@ -45,6 +45,7 @@ PARSERS = {
     "rosbag_tools/reading/mcap_file.py": "bag",
     "rosbag_tools/records.py": "bag",
     "rosbag_tools/reading/ros1_file.py": "bag",
+    "rosbag_tools/importing.py": "(a data set of the operator's own: tests/rosbag_tools/test_importing.py)",
     "shared/catalogue.py": "(addresses of the operator's own catalogue: tests/modelling/test_fetching.py)",
     "shared/network/download.py": "(addresses of answers: tests/shared/network/test_download.py)",
     "shared/network/address.py": "(input of the user: tests/shared/network/test_address.py)",

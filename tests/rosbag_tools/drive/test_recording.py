@@ -32,6 +32,7 @@ def test_every_image_has_boxes_labels_and_camera_info(tmp_path: Path) -> None:
             "/sensors/camera/left/boxes": ("vision_msgs/msg/Detection2DArray", 3),
             "/sensors/camera/left/camera_info": ("sensor_msgs/msg/CameraInfo", 3),
             "/sensors/camera/left/image_raw": ("sensor_msgs/msg/Image", 3),
+            "/sensors/camera/left/label_info": ("vision_msgs/msg/LabelInfo", 3),
             "/sensors/camera/left/labels": ("sensor_msgs/msg/Image", 3),
         }
     images, labels = frames(tmp_path / "drive"), frames(tmp_path / "drive", "/sensors/camera/left/labels")
