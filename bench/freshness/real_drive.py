@@ -16,6 +16,7 @@ from edge.presenting.presenter import PresenterParts, Tick
 from modelling.evaluation.bag_images import EvaluationError, label_names, labelled_camera, prepared
 from modelling.evaluation.class_map import ClassMap, class_map
 from modelling.evaluation.streaming import Mask
+from modelling.fusion.recording import coarse
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry, Resize, to_source
@@ -190,14 +191,6 @@ class _Models:
         image = coarse(local_input(rgb, self.local.card), self.local_side)
         outputs = self.local.infer(np.ascontiguousarray(image)[np.newaxis])
         return local_output({name: values[0] for name, values in outputs.items()}, geometry, self.local)
-
-
-def coarse(image: ImageArray, side: int | None) -> ImageArray:
-    """Returns an image with the detail of `side`×`side` pixels in its own size, as a smaller network sees it; None: all."""
-    if side is None:
-        return image
-    small = cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.resize(small, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
 class _Recording:

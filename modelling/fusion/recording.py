@@ -13,6 +13,7 @@ from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, p
 from modelling.evaluation.detection import TrueBoxes
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.image_files import ImageArray
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
@@ -43,9 +44,15 @@ class AgedResult:
 
 
 def recorded_frames(
-    images: Iterable[LabelledImage], reference: Model, local: Model, settings: EvaluationSettings
+    images: Iterable[LabelledImage],
+    reference: Model,
+    local: Model,
+    settings: EvaluationSettings,
+    local_side: int | None = None,
 ) -> Iterator[RecordedFrame]:
     """Yields the frames of images; the truth of those that have none is the reference model's result.
+
+    `local_side`: see `coarse`.
 
     Raises:
         SkylaneError: the images cannot be read.
@@ -57,7 +64,7 @@ def recorded_frames(
         outputs = _outputs(reference, image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
         tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)
-        own = local_output(_outputs(local, local_input(tick.image, local.card)), plan, local)
+        own = local_output(_outputs(local, coarse(local_input(tick.image, local.card), local_side)), plan, local)
         remote: Any = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
         true: Any
         if truths is not None:
@@ -66,6 +73,14 @@ def recorded_frames(
             true = _without_padding(remote, plan) if truth is None else labels_in_input(truth, plan)
         yield RecordedFrame(tick, true, remote, own)
         settings.on_frame(number + 1, None)
+
+
+def coarse(image: ImageArray, side: int | None) -> ImageArray:
+    """Returns an image with the detail of `side`×`side` pixels in its own size, as a smaller network sees it; None: all."""
+    if side is None:
+        return image
+    small = cv2.resize(image, (side, side), interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.resize(small, image.shape[1::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
 def aged_results(frames: Sequence[RecordedFrame], ages_ms: Sequence[float], every: int = 1) -> Iterator[AgedResult]:

@@ -26,6 +26,7 @@ class TuneFusionSettings:
 
     ages_ms: tuple[float, ...] = AGES_MS
     every: int = 3  # Ticks between two that are counted.
+    local_side: int | None = None  # See `modelling.fusion.recording.coarse`.
     recording: EvaluationSettings = field(default_factory=EvaluationSettings)
 
 
@@ -104,7 +105,7 @@ def _results(
     ages_ms: Sequence[float],
 ) -> Iterator[tuple[int, AgedResult]]:
     for drive, images in enumerate(drives):
-        frames = list(recorded_frames(images, reference, local, settings.recording))
+        frames = list(recorded_frames(images, reference, local, settings.recording, settings.local_side))
         for step in (1, _SLOWER):
             for each in aged_results(frames[::step], ages_ms, max(1, settings.every // step)):
                 yield drive, each

@@ -35,6 +35,12 @@ _SOURCE = click.Path(exists=True, path_type=Path)
 @click.option(
     "--frames", type=WholeRange(min=2), default=100, show_default=True, help="Maximum number of frames of each source."
 )
+@click.option(
+    "--local-side",
+    type=WholeRange(8, 8192),
+    metavar="N",
+    help="The local model sees as much detail as N×N pixels have, as a smaller one would; see `skylane bench freshness`.",
+)
 @REFERENCE
 @DEMOSAIC
 @click.option(
@@ -54,6 +60,7 @@ def tune_fusion(
     ages_ms: tuple[float, ...],
     every: int,
     frames: int,
+    local_side: int | None,
     compared_with: Any,
     demosaic: str,
     out: Path,
@@ -87,7 +94,7 @@ def tune_fusion(
             on_frame=lambda *_: progress.advance(task),
         )
         ages: Any = tuple(sorted(set(ages_ms))) or AGES_MS
-        table = tuned(recordings, judged_on, model, local, TuneFusionSettings(ages, every, recording))
+        table = tuned(recordings, judged_on, model, local, TuneFusionSettings(ages, every, local_side, recording))
     write_fusion(out, table)
     if table.header.judged:
         Console().print(judged_table(table))
