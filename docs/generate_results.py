@@ -33,7 +33,15 @@ _DATA = _PAGES / "data"
 _IMAGES = _DOCS / "images"
 _FILES = (
     *("overhead", "transports-jpeg", "transports-raw", "baselines", "saturation", "gateway", "link"),
-    *("noscope", "noscope-study", "freshness", "codecs-real", "codecs-synthetic"),
+    *(
+        "noscope",
+        "noscope-study",
+        "freshness",
+        "freshness-real",
+        "freshness-real-network",
+        "codecs-real",
+        "codecs-synthetic",
+    ),
 )
 
 _TRANSPORTS = {
@@ -114,9 +122,12 @@ def page_blocks(results: Results) -> dict[str, dict[str, Iterable[str]]]:
             "noscope-seconds": noscope_results.table(results),
             "noscope-latency": noscope_results.latency_table(results),
             "noscope-drives": noscope_results.drives_table(results),
+            "real": [_wrapped(freshness_results.real_summary(*_real(results)))],
             "freshness": [_wrapped(freshness_results.summary(results["freshness"]))],
         },
         "freshness.md": {
+            "real-summary": [_wrapped(freshness_results.real_summary(*_real(results)))],
+            **freshness_results.real_blocks(*_real(results)),
             "summary": [_wrapped(freshness_results.summary(results["freshness"]))],
             **freshness_results.blocks(results["freshness"]),
         },
@@ -145,6 +156,10 @@ def charts(results: Results) -> tuple[Chart, ...]:
         *freshness_results.charts(results["freshness"]),
         codecs.chart("results-codecs", {title: results[name] for name, title in _CODING.items()}),
     )
+
+
+def _real(results: Results) -> tuple[Any, Any]:
+    return results["freshness-real"], results["freshness-real-network"]
 
 
 def _setup(results: Results) -> Iterable[str]:

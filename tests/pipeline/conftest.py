@@ -12,6 +12,7 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
+from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256
 from shared.inference.model import Model
 from shared.models.repository import Repository
@@ -37,7 +38,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sha256": tree_sha256(folder / "model.pb"),
         "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH},
         "output": {"tensor": "prediction:0", "kind": "class_ids"},
-        "labels": [{"name": f"class-{i}", "colour": [20 * i, 0, 255 - 20 * i]} for i in range(CLASSES)],
+        "labels": [
+            {"name": name, "colour": [20 * i, 0, 255 - 20 * i]} for i, name in enumerate(DRIVE_CLASSES[:CLASSES])
+        ],
         "warm_up": {"runs": 1},
     }
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))

@@ -20,6 +20,7 @@ from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.segmentation import evaluate_segmentation
 from rosbag_tools.drive.recording import sample_bag
+from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256
 from shared.models.repository import Repository
 
@@ -45,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "sha256": tree_sha256(folder / "model.pb"),
         "input": {"tensor": "input:0", "height": _HEIGHT, "width": _WIDTH},
         "output": {"tensor": "prediction:0", "kind": "class_ids"},
-        "labels": [{"name": f"class-{number}", "colour": [number, 0, 0]} for number in range(_CLASSES)],
+        "labels": [{"name": name, "colour": [number, 0, 0]} for number, name in enumerate(DRIVE_CLASSES[:_CLASSES])],
     }
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
     return folder.parent
