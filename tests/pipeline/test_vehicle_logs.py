@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -12,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from cloud.models.loader import ModelLoader
 from cloud.node import CloudNode
 from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
+from rosbag_tools.drive.recording import DrivePlan, record
 from shared.inference.model import Model
+from shared.models.repository import Repository
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import WAIT_S, pictures, worker
 from tests.support.command import Command
@@ -118,6 +122,49 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     assert dropped[0]["frame_id"].startswith("car-1/pictures-20/")
     assert vehicle.lines[-1].items() >= {"message": "run failed", "level": "error"}.items()
     assert "none of the 20 frames got a result in time" in vehicle.lines[-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "is_synthetic", "warnings"),
+    [
+        ("synthetic drives of Skylane", False, 1),
+        ("synthetic drives of Skylane", True, 0),
+        ("Cityscapes", False, 0),
+        ("", False, 0),
+    ],
+)
+def test_a_network_of_synthetic_drives_warns_once_of_another_source(
+    mosquitto_broker: Broker, models: Path, tmp_path: Path, *, trained_on: str, is_synthetic: bool, warnings: int
+) -> None:
+    """Its masks of real roads would mean nothing; the warning names the command that gets another network."""
+    root = tmp_path / "models"
+    shutil.copytree(models, root)
+    with (root / "tiny" / "model.yaml").open("a") as manifest:
+        manifest.write(f"trained_on: {trained_on!r}\n")
+    source = pictures(tmp_path, 3)
+    if is_synthetic:
+        source = tmp_path / "drive"
+        record(source, DrivePlan(frames=3, width=96, height=64))
+    flags = (
+        "--broker",
+        mosquitto_broker.url,
+        "--model",
+        "tiny",
+        "--no-sinks",
+        "--closed-loop",
+        "--out",
+        tmp_path / "run",
+    )
+    with (
+        ModelLoader(Repository(root)).open("tiny") as model,
+        worker(mosquitto_broker.url, model),
+        Vehicle(source, *flags) as vehicle,
+    ):
+        code, _ = vehicle.wait()
+    assert code == 0, vehicle.lines
+    found = [line for line in vehicle.lines if line["message"] == "network trained on synthetic drives only"]
+    assert len(found) == warnings
+    assert all("skylane model fetch" in line["hint"] and line["model"] == "tiny" for line in found)
 
 
 def test_a_start_without_a_worker_leaves_no_folder(mosquitto_broker: Broker, tmp_path: Path) -> None:
