@@ -1,4 +1,3 @@
-import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from shared.imaging.labels import labels_from
 from shared.imaging.opencv import cv2
 
 Mask = npt.NDArray[np.uint8]
-_REAL = Path(os.environ.get("SKYLANE_TEST_REAL", Path(__file__).parents[3] / "shared" / "data" / "real"))
+_REAL = Path(__file__).parents[3] / "shared" / "data" / "real"
 _HEIGHT, _WIDTH = 6, 8
 _GREY, _RGB, _PALETTE, _GREY_ALPHA, _RGBA = 0, 2, 3, 4, 6  # Colour types of PNG.
 
