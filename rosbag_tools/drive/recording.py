@@ -116,7 +116,8 @@ def sample_bag(
     `progress` is called after every rendered frame. `static_camera`: the camera stands at the kerb.
     """
     size = "" if (width, height) == (_WIDTH, _HEIGHT) else f"-{width}x{height}"
-    path = Path("runs") / "bags" / f"{'static' if static_camera else 'drive'}-{seed}-{frames}{size}"
+    kind = "synthetic-static" if static_camera else "synthetic"
+    path = Path("runs") / "bags" / f"{kind}-{seed}-{frames}{size}"
     if not path.exists():
         draft = path.with_name(f"{path.name}.part")
         plan = DrivePlan(seed=seed, frames=frames, width=width, height=height, static_camera=static_camera)
