@@ -49,4 +49,4 @@ def test_a_new_sink_gets_the_results_of_a_run(
     assert [int(row["index"]) for row in rows] == list(range(FRAMES))
     for index, row in enumerate(rows):
         mask = direct(model, noise(index, (HEIGHT, WIDTH, 3))[..., ::-1])
-        assert float(row["class-0"]) == pytest.approx(np.mean(mask == 0))
+        assert float(row["road"]) == pytest.approx(np.mean(mask == 0))

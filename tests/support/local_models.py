@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rosbag_tools.drive.scene import CLASSES
 from shared.files import tree_sha256
 
 onnx: Any = import_module("onnx")
@@ -37,7 +38,7 @@ def write_brightness(
 def write_segmentation(root: Path, name: str, height: int, width: int, classes: int) -> None:
     """Writes a segmentation whose class of a pixel is the nearest of `classes` grey levels, which are evenly spaced.
 
-    It is sure of pixels near a level, and unsure of those between two levels.
+    Twelve classes are those of the synthetic drive. It is sure of pixels near a level, and unsure of those between two levels.
     """
     levels = np.linspace(0, 1, classes, dtype=np.float32)
     weights = np.repeat(2 * levels[:, np.newaxis] / 3, 3, axis=1)[:, :, np.newaxis, np.newaxis]
@@ -51,7 +52,7 @@ def write_segmentation(root: Path, name: str, height: int, width: int, classes: 
     keys = {
         "output": {"tensor": "scores", "kind": "scores"},
         "confidence": "logits",
-        "labels": _labels([f"class-{number}" for number in range(classes)]),
+        "labels": _labels(CLASSES if classes == len(CLASSES) else [f"class-{number}" for number in range(classes)]),
     }
     _write(root / name, _model(nodes, constants, [3, height, width], outputs), height, width, keys)
 

@@ -38,7 +38,7 @@ def _inspect(path: Path, *options: str) -> Any:
     [
         *((19, ["cityscapes"]), (150, ["ade20k"]), (151, ["ade20k-151"]), (21, ["voc"]), (20, ["voc-20"])),
         *((80, ["coco"]), (90, ["coco-90"]), (91, ["coco-91"]), (11, ["camvid"]), (7, [])),
-        (12, ["camvid-12", "street12"]),
+        (12, ["camvid-12", "davis", "street12"]),
     ],
     ids=str,
 )
