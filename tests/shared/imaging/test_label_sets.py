@@ -12,6 +12,9 @@ from shared.imaging.labels import MAX_MASK_LABELS, Labels, LabelsError, colouris
 # Number of classes, and well-known classes of each set with their official colours.
 SETS = {
     "cityscapes": (19, {0: ("road", (128, 64, 128)), 13: ("car", (0, 0, 142)), 18: ("bicycle", (119, 11, 32))}),
+    "cityscapes-34": (34, {7: ("road", (128, 64, 128)), 26: ("car", (0, 0, 142)), 33: ("bicycle", (119, 11, 32))}),
+    "comma10k": (6, {0: ("road", (64, 32, 32))}),
+    "davis": (12, {0: ("background", (0, 0, 0)), 11: ("foreground", (255, 255, 255))}),
     "ade20k": (150, {0: ("wall", (120, 120, 120)), 2: ("sky", (6, 230, 230)), 149: ("flag", (92, 0, 255))}),
     "ade20k-151": (151, {0: ("background", (0, 0, 0)), 1: ("wall", (120, 120, 120)), 150: ("flag", (92, 0, 255))}),
     "voc": (21, {0: ("background", (0, 0, 0)), 15: ("person", (192, 128, 128)), 20: ("tvmonitor", (0, 64, 128))}),
@@ -23,7 +26,13 @@ SETS = {
     "camvid-12": (12, {0: ("sky", (128, 128, 128)), 11: ("unlabelled", (0, 0, 0))}),
     "street12": (12, {0: ("road", (128, 64, 128)), 11: ("none", (0, 0, 0))}),
 }
-_SHARED_COLOURS = {"ade20k": 1, "ade20k-151": 1, "coco-90": 9, "coco-91": 10}  # ADE20K gives road and skyscraper one.
+_SHARED_COLOURS = {
+    "ade20k": 1,
+    "ade20k-151": 1,
+    "coco-90": 9,
+    "coco-91": 10,
+    "cityscapes-34": 14,
+}  # ADE20K gives road and skyscraper one.
 
 
 def test_the_shipped_sets_are_those_of_this_table() -> None:
@@ -69,7 +78,9 @@ def test_a_name_is_a_set_and_a_path_is_a_file(tmp_path: Path, monkeypatch: pytes
 
 def test_a_wrong_name_suggests_sets_and_says_that_a_file_needs_a_path() -> None:
     """The nearest sets, or all of them."""
-    with pytest.raises(UnknownNameError, match=r"no label set 'cityscape': did you mean cityscapes\? .* \./cityscape"):
+    with pytest.raises(
+        UnknownNameError, match=r"no label set 'cityscape': did you mean cityscapes or cityscapes-34\? .* \./cityscape"
+    ):
         labels_from("cityscape")
     with pytest.raises(UnknownNameError, match=r"choose one of ade20k, .*voc-20 \(a file needs a path"):
         labels_from("kitti")
