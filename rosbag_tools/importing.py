@@ -340,7 +340,7 @@ def _without_palette(data: bytes) -> bytes:
     begin, at, kept = data[:8], 33, []
     header = bytearray(data[12:29])  # The name and the content of the first chunk.
     header[13] = 0  # The colour type.
-    while at < len(data):
+    while at + 12 <= len(data):  # Length, name and checksum; a file that is cut is refused by its decoder.
         length = struct.unpack_from(">I", data, at)[0]
         if data[at + 4 : at + 8] not in (b"PLTE", b"tRNS", b"bKGD", b"hIST", b"sBIT"):
             kept.append(data[at : at + 12 + length])

@@ -79,7 +79,8 @@ class BagWriter:
         self._folder = path.with_name(f".{path.stem}.writing") if is_one_file else None
         try:
             check_target(path, overwrite=overwrite)
-            remove_bag(path)
+            if overwrite:
+                remove_bag(path)
             self._writer = new_writer(self._folder or path, self.format, compression)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._require_space(0)

@@ -44,7 +44,7 @@ class ClassMap:
     def names(self) -> tuple[str, ...]:
         """The compared classes in the order of the truth; then `none`, if the network has classes without a counterpart."""
         compared = tuple(dict.fromkeys(name for name in self.truth if name in self.counterparts.values()))
-        return (*compared, UNLABELLED) if self.unmatched and UNLABELLED not in compared else compared
+        return (*compared, UNLABELLED) if self.unmatched else compared
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -64,7 +64,8 @@ class ClassMap:
     @property
     def is_identity(self) -> bool:
         """Whether both have the same classes with the same ids."""
-        return self.network == self.truth and all(name == other for name, other in self.counterparts.items())
+        pairs = self.counterparts.items()
+        return self.network == self.truth and not self.unmatched and all(name == other for name, other in pairs)
 
     def of_truth(self, mask: _Mask) -> _Mask:
         """Returns true class ids as compared ids; `UNSEEN` for pixels that are not scored."""
@@ -106,7 +107,9 @@ class ClassMap:
     def _network_ids(self) -> _Table:
         table = np.full(256, UNSEEN, np.uint8)
         for class_id, name in enumerate(self.network):
-            table[class_id] = self.names.index(self.counterparts.get(name, UNLABELLED))
+            # The truth may have a class `none` too, which no class without a counterpart may pass for.
+            other = self.counterparts.get(name)
+            table[class_id] = len(self.names) - 1 if other is None else self.names.index(other)
         return table
 
 

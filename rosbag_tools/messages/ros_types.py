@@ -277,7 +277,10 @@ def read_label_info(message: Message) -> tuple[str, ...]:
     channel = message.channel
     if channel.message_type != LABEL_INFO:
         raise SkylaneError(f"{channel.topic} has {channel.type} messages, not the names of labels ({LABEL_INFO})")
-    classes = {int(each.class_id): str(each.class_name) for each in read(message).class_map}
+    listed = read(message).class_map
+    classes = {int(each.class_id): str(each.class_name) for each in listed}
+    if len(classes) < len(listed):
+        raise SkylaneError(f"{channel.topic} has an id twice: give each class an id of its own")
     if not classes or max(classes) > _HIGHEST_LABEL:
         found = f"an id of {max(classes)}" if classes else "no class"
         raise SkylaneError(f"{channel.topic} has {found}: labels have ids from 0 to {_HIGHEST_LABEL}")

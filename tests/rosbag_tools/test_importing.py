@@ -165,6 +165,10 @@ def test_a_palette_has_its_indices_as_ids(tmp_path: Path) -> None:
     assert imported(tmp_path / "set", tmp_path / "drive", "--layout", "davis").exit_code == 0
     _, labels, _ = contents(tmp_path / "drive")
     assert labels[0].pixels[:, 0].tolist() == [0, 1, 1, 0]
+    path.write_bytes(path.read_bytes() + b"\0\0")  # Some programs leave bytes behind the end.
+    assert imported(tmp_path / "set", tmp_path / "drive", "--layout", "davis", "--force").exit_code == 0
+    path.write_bytes(path.read_bytes()[:-8])
+    assert "00000.png" in problem(tmp_path / "set", tmp_path / "other", "--layout", "davis")
 
 
 def test_pairs_belong_together_by_what_the_stars_stand_for(tmp_path: Path) -> None:

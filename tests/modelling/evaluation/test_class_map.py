@@ -141,3 +141,17 @@ def test_a_truth_that_shares_nothing_is_refused() -> None:
         EvaluationError, match=r"no class of the network \(road\) is one of the truth \(cat\): give the"
     ):
         class_map(["road"], ["cat", ""])
+
+
+def test_a_class_that_is_left_out_is_said_even_if_the_names_are_equal(tmp_path: Path) -> None:
+    """The same classes are no identity if a map takes one away."""
+    found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car:\n"))
+    assert not found.is_identity
+    assert "wrong wherever predicted" in found.describe()
+
+
+def test_a_prediction_without_a_counterpart_is_wrong_where_the_truth_is_none() -> None:
+    """The synthetic drive has a class of that name."""
+    found = class_map(("none", "road", "train"), ("road", "none"))
+    assert found.of_truth(ids(0, 1)).tolist() == [0, 1]
+    assert found.of_network(ids(0, 1, 2)).tolist() == [1, 0, 2]
