@@ -264,10 +264,9 @@ def chart(name: str, results: Mapping[str, Mapping[str, Any]]) -> Chart:
     """Shows what each codec costs against raw frames, by the size of a frame; `results` are those of the bench by title."""
     traces: list[dict[str, Any]] = []
     for colour, (label, result) in zip(SERIES, results.items(), strict=False):
-        shown = sorted(result["codecs"], key=lambda each: (each["is_lossless"], each["bytes"]))
-        shown = [each for each in shown if not each["is_lossless"]] + [each for each in shown if each["is_lossless"]][
-            :1
-        ]
+        by_size = sorted(result["codecs"], key=lambda each: each["bytes"])
+        smallest_lossless = next(each for each in by_size if each["is_lossless"])
+        shown = [*(each for each in by_size if not each["is_lossless"]), smallest_lossless]
         x, y = [each["bytes"] / 1e3 for each in shown], [100 * each["change"]["value"] for each in shown]
         ends = {
             key: [100 * abs((each["change"][end] or 0.0) - each["change"]["value"]) for each in shown]

@@ -109,13 +109,9 @@ def plan_record(plan: Any) -> dict[str, Any]:
     """Converts a plan for JSON output; paths become strings."""
 
     def plain(value: Any) -> Any:
-        return (
-            [plain(each) for each in value]
-            if isinstance(value, tuple)
-            else str(value)
-            if isinstance(value, Path)
-            else value
-        )
+        if isinstance(value, tuple):
+            return [plain(each) for each in value]
+        return str(value) if isinstance(value, Path) else value
 
     return {key: plain(value) for key, value in asdict(plan).items()}
 

@@ -156,6 +156,8 @@ def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
 
 def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     """Compares presenters on the drives of bags."""
+    if plan.live:
+        raise BenchError("--live plays the synthetic drives only: leave it out, or leave out --drive")
     names = [name for name in PRESENTERS if name == HOLD or name in plan.presenters]
     fusion = None
     if plan.local_model is None:

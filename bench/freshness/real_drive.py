@@ -1,5 +1,6 @@
 """Drives of bags with true labels, such as imported data sets, and their replay by the age of the results in frames."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ TRUTH: Final = "truth"  # In place of a remote model: its results are the true l
 
 _AGES_MS = (67, 133, 200, 333, 533)  # Each is taken as the nearest number of frames.
 _UNLABELLED = "(unlabelled)"
+_PAUSE_NS = 1_000_000_000  # A bag with longer times between two frames holds several drives; a lost frame ends none.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class RealDrive:
     truths: Sequence[Mask | None]
     remote: Sequence[Mask | None]
     local: Sequence[LocalOutput]  # Empty without a local model.
+    pauses: Sequence[int]  # The first frame after each pause of the camera.
     unreadable: int  # Frames of the bag that could not be read.
 
     @property
@@ -100,8 +103,7 @@ class RealDrive:
 
     def drive_of(self, tick: int) -> str:
         """Returns the name of the continuous drive: a bag with pauses holds several."""
-        pauses = np.diff(self.due_ns[: tick + 1]) > 1.5 * self.period_ns
-        return f"{self.plan.bag.name} {np.count_nonzero(pauses) + 1}"
+        return f"{self.plan.bag.name} {bisect_right(self.pauses, tick) + 1}"
 
 
 def replay_real_drive(
@@ -112,7 +114,7 @@ def replay_real_drive(
     Raises:
         SkylaneError: the bag cannot be read, has no labels, or too few frames with labels.
     """
-    cv2.setNumThreads(1)  # The time of a presenter is that of one core.
+    cv2.setNumThreads(1)  # OpenCV divides the flow among threads, which changes it: all machines get the same figures.
     drive = read_real_drive(plan, on_step)
     parts = PresenterParts(drive.card, drive.local_output if drive.local else None, fusion, drive.local_card)
     cases = {}
@@ -259,6 +261,7 @@ class _Recording:
             found,
             remote,
             self._local,
+            (np.flatnonzero(np.diff(self.stamps_ns) > _PAUSE_NS) + 1).tolist(),
             unreadable,
         )
 

@@ -121,7 +121,7 @@ class EvaluationSettings:
     camera: str | None = None  # The image topic; by default the first one with ground truth.
     frames: int | None = None  # The largest number of frames; None for all.
     demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
-    compared_with: ComparedWith | None = None  # None: the labels if the recordings have some; see `compared_images`.
+    compared_with: ComparedWith | None = None  # None: labels if there are some, see `ReferenceComparison`.
     on_frame: Callable[[int, int | None], None] = lambda _done, _total: None  # Called after each evaluated frame.
 
 

@@ -78,14 +78,16 @@ class ClassMap:
     def describe(self, ignored_share: float | None = None) -> str:
         """Returns a sentence about what was compared; empty if both have the same classes.
 
-        `ignored_share`: the share of the labelled pixels whose class has no counterpart, 0 to 1.
+        `ignored_share`: the share of the labelled pixels whose class has no counterpart or no name, 0 to 1.
         """
         if self.is_identity:
             return ""
         parts = [f"compared: {_listed(self.compared)}"]
+        share = f" ({100 * ignored_share:.1f} % of the labelled pixels)" if ignored_share else ""
         if self.ignored:
-            share = "" if ignored_share is None else f" ({100 * ignored_share:.1f} % of the labelled pixels)"
             parts.append(f"not scored, as the network has no such class: {_listed(self.ignored)}{share}")
+        elif share:
+            parts.append(f"not scored: labels whose ids have no name{share}")
         if self.unmatched:
             parts.append(f"wrong wherever predicted, as the truth has no such class: {_listed(self.unmatched)}")
         return f"Classes {'; '.join(parts)}."

@@ -117,9 +117,7 @@ class ReuseSettings:
     switched_off: str = ""  # The reason why the local model was last paused; empty if it never was.
     failures: Mapping[str, int] = field(default_factory=dict)  # Failures of the local model, by reason.
     tuning: str = ""  # The tuning file.
-    is_agreement: bool = (
-        False  # Whether the local model was compared with results of the reference model, not with truth.
-    )
+    is_agreement: bool = False  # Compared with the results of the reference model, not with a truth.
     unit: str = "answers"  # The unit of the counts of a reliability bin.
     reliability: tuple[ReliabilityBin, ...] = ()
     uncalibrated: tuple[ReliabilityBin, ...] = ()  # The same without calibration.

@@ -87,6 +87,14 @@ def test_no_result_comes_from_before_a_pause(tmp_path: Path) -> None:
     assert len(result["ages"][0]["candidates"]["hold"]["by_drive"]) == 2
 
 
+def test_a_lost_frame_does_not_end_a_drive(tmp_path: Path) -> None:
+    """Otherwise every lost frame would count as one more independent drive in the intervals."""
+    stamps = [each for number, each in enumerate(times(17)) if number != 8]
+    result = run(tmp_path, "--drive", str(write_bag(tmp_path / "bag", stamps)), "--remote", "truth")
+    assert len(result["ages"][0]["candidates"]["hold"]["by_drive"]) == 1
+    assert result["ages"][0]["ticks"] == 14, "the tick after the lost frame has no result of one frame before it"
+
+
 def test_frames_without_labels_are_seen_but_not_scored(tmp_path: Path, repository: Path) -> None:
     """Some data sets label one frame in thirty."""
     bag = write_bag(tmp_path / "bag", times(12), labelled=[9, 11], names=())
@@ -102,6 +110,7 @@ def test_frames_without_labels_are_seen_but_not_scored(tmp_path: Path, repositor
     [
         (["--remote", "truth", "--local", "road-tiny"], "--local compares two models"),
         (["--remote", "truth", "--presenter", "fuse"], "the presenter fuse and --local-side need a local model"),
+        (["--remote", "truth", "--live"], "--live plays the synthetic drives only"),
         (["--remote", "truth", "--local-side", "64"], "the presenter fuse and --local-side need a local model"),
         (["--remote", "truth", "--frames", "1"], "1 is too small: give a whole number from 18"),
     ],

@@ -155,3 +155,12 @@ def test_a_prediction_without_a_counterpart_is_wrong_where_the_truth_is_none() -
     found = class_map(("none", "road", "train"), ("road", "none"))
     assert found.of_truth(ids(0, 1)).tolist() == [0, 1]
     assert found.of_network(ids(0, 1, 2)).tolist() == [1, 0, 2]
+
+
+def test_labels_without_a_name_are_said(tmp_path: Path) -> None:
+    """A bag may hold ids that its list of names lacks; leaving them out in silence would look like a full comparison."""
+    found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car: road\n"))
+    assert "not scored: labels whose ids have no name (25.0 % of the labelled pixels)" in class_map(
+        ("car", "road"), ("road", "car")
+    ).describe(0.25)
+    assert "25.0 %" in found.describe(0.25)
