@@ -10,6 +10,9 @@ is repeated a few times.
 
 Pixels of one drive are alike, so a cell differs from the better of the two models only if its gain, summed over the drives,
 exceeds a multiple of its standard error. The multiple is chosen by cross-validation over the drives.
+
+Without true labels, the reference model's own results say which model is right. The local model shares errors with them, which
+makes it seem better than it is. So a cell then differs from the moved result only if its gain exceeds the largest multiple.
 """
 
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from edge.presenting.flow import picture
 from edge.presenting.fuse import MaskPair, disagreement, fused_detections, fused_mask, score_range
 from edge.presenting.fusion_table import SCORES, FusionTable, JudgedAge, table_shape
 from edge.presenting.warp import moved_detections, moved_mask
+from modelling.evaluation.bag_images import ComparedWith
 from modelling.evaluation.metrics import HEADLINE_SIZE, UNLABELLED, BoxMatcher, Confusion
 from modelling.fusion.recording import AgedResult
 from shared.imaging.boxes import to_target
@@ -124,9 +128,10 @@ _DAMPING = 0.5  # Share of the weights of the round before.
 class MaskCounts:
     """Pixels by drive, age, cell of the table and true class."""
 
-    def __init__(self, ages: int, names: Sequence[str]) -> None:
+    def __init__(self, ages: int, names: Sequence[str], compared_with: ComparedWith = "labels") -> None:
         self.ticks = np.zeros(ages, np.int64)
         self._names = names
+        self._compared_with = compared_with
         self._shape = table_shape(ages, len(names))
         self._drives: list[npt.NDArray[np.int32]] = []
 
@@ -151,44 +156,59 @@ class MaskCounts:
         labels = len(self._names)
         is_counted = np.array([name != UNLABELLED for name in self._names])
         chosen = [
-            choose(np.stack([drive[age].reshape(-1, labels, labels, labels) for drive in self._drives]), is_counted)
+            choose(
+                np.stack([drive[age].reshape(-1, labels, labels, labels) for drive in self._drives]),
+                is_counted,
+                self._compared_with,
+            )
             for age in ages
         ]
         return {"classes": np.stack(chosen).reshape(len(ages), *self._shape[1:])}
 
 
-def choose(pixels: npt.NDArray[np.int32], is_counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+def choose(
+    pixels: npt.NDArray[np.int32], is_counted: npt.NDArray[np.bool_], compared_with: ComparedWith = "labels"
+) -> npt.NDArray[np.uint8]:
     """Returns the class of each cell with which the mean IoU of the counted classes is highest on drives like the given.
 
     `pixels`: drives×cells×remote×local×true class.
     """
     counts = pixels.astype(np.float64)
-    caution = max(_CAUTIONS, key=lambda each: _accuracy_elsewhere(counts, is_counted, each))
-    return _chosen(counts, is_counted, caution).astype(np.uint8)
+    local, remote = _given(counts.shape[1:-1])
+    if compared_with == "results":
+        return _chosen(counts, is_counted, max(_CAUTIONS), remote).astype(np.uint8)
+
+    def best(part: Counts, caution: float) -> Classes:
+        better = max((local, remote), key=lambda each: _mean_iou(_confusion(part.sum(axis=0), each), is_counted))
+        return _chosen(part, is_counted, caution, better)
+
+    def accuracy_elsewhere(caution: float) -> float:
+        """Returns the accuracy with tables that are made without the drives that they are judged on."""
+        folds = min(_FOLDS, len(counts))
+        if folds == 1:
+            return caution  # One drive says nothing of others: the most cautious choice wins.
+        fold_of = np.arange(len(counts)) % folds
+        confusion = sum(
+            _confusion(counts[fold_of == fold].sum(axis=0), best(counts[fold_of != fold], caution))
+            for fold in range(folds)
+        )
+        return _mean_iou(np.asarray(confusion), is_counted)
+
+    return best(counts, max(_CAUTIONS, key=accuracy_elsewhere)).astype(np.uint8)
 
 
-def _accuracy_elsewhere(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float) -> float:
-    """Returns the accuracy with tables that are made without the drives that they are judged on."""
-    folds = min(_FOLDS, len(counts))
-    if folds == 1:
-        return caution  # One drive says nothing of others: the most cautious choice wins.
-    fold_of = np.arange(len(counts)) % folds
-    confusion = sum(
-        _confusion(counts[fold_of == fold].sum(axis=0), _chosen(counts[fold_of != fold], is_counted, caution))
-        for fold in range(folds)
-    )
-    return _mean_iou(np.asarray(confusion), is_counted)
+def _given(shape: tuple[int, ...]) -> tuple[Classes, Classes]:
+    """Returns the class that the local model gives in each cell, and the remote one's."""
+    labels = np.arange(shape[-1])
+    return np.broadcast_to(labels, shape), np.broadcast_to(labels[:, np.newaxis], shape)
 
 
-def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float) -> Classes:
-    """Returns the class of each cell: that of the better model, or one that gains more than its uncertainty."""
+def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float, usual: Classes) -> Classes:
+    """Returns the class of each cell: the usual one, or one that gains more than its uncertainty."""
     total = counts.sum(axis=0)
-    labels = np.arange(total.shape[-1])
-    local = np.broadcast_to(labels, total.shape[:-1])
-    remote = np.broadcast_to(labels[:, np.newaxis], total.shape[:-1])
+    local, remote = _given(total.shape[:-1])
     differ = remote != local
-    better = max((local, remote), key=lambda each: _mean_iou(_confusion(total, each), is_counted))
-    classes, weights = better, None
+    classes, weights = usual, None
     for _ in range(_ROUNDS):
         iou, union = _scores(_confusion(total, classes))
         now = np.stack([(1 + iou) / union, iou / union]) * is_counted
@@ -196,11 +216,11 @@ def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float) -
         gain, square = np.zeros_like(total), np.zeros_like(total)
         for drive in counts:
             value = drive * weights[0] - drive.sum(axis=-1, keepdims=True) * weights[1]
-            value -= np.take_along_axis(value, better[..., np.newaxis], -1)
+            value -= np.take_along_axis(value, usual[..., np.newaxis], -1)
             gain += value
             square += value**2
         certain = gain - caution * np.sqrt(square)
-        classes = np.where(differ & (certain.max(axis=-1) > 0), certain.argmax(axis=-1), better)
+        classes = np.where(differ & (certain.max(axis=-1) > 0), certain.argmax(axis=-1), usual)
     return classes
 
 

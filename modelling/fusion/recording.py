@@ -1,7 +1,7 @@
 """Runs both models on each frame of a recording, and walks through the frames as a presenter on the vehicle does."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from edge.presenting.flow import FlowTrack, Motion
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
+from edge.presenting.warp import moved_mask
 from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, prepared
 from modelling.evaluation.detection import TrueBoxes
 from shared.imaging.frames import Layout, Pixels
@@ -73,6 +74,29 @@ def recorded_frames(
             true = _without_padding(remote, plan) if truth is None else labels_in_input(truth, plan)
         yield RecordedFrame(tick, true, remote, own)
         settings.on_frame(number + 1, None)
+
+
+def confirmed(frames: Sequence[RecordedFrame]) -> list[RecordedFrame]:
+    """Returns frames whose truth is the reference model's mask where its mask of the next frame, moved back, is the same.
+
+    The local model sees the same image as the reference model, and shares some of its errors: a mask that is compared with
+    the reference model's own one is overrated by them. The next image has other noise, so that few such errors are confirmed.
+    Pixels that are not, and the last frame, have no truth: `UNSEEN`.
+    """
+    track = FlowTrack()
+    found: list[RecordedFrame] = []
+    later: RecordedFrame | None = None
+    for now in reversed(frames):
+        plan = now.tick.geometry
+        track.add(replace(now.tick, sequence=-now.tick.sequence, due_ns=-now.tick.due_ns))
+        motion = None if later is None else track.motion_since(-later.tick.due_ns)
+        truth = np.full_like(now.remote, UNSEEN)
+        if later is not None and motion is not None:
+            is_same = moved_mask(later.remote, motion, plan) == now.remote
+            truth[is_same] = _without_padding(now.remote, plan)[is_same]
+        found.append(replace(now, truth=truth))
+        later = now
+    return found[::-1]
 
 
 def coarse(image: ImageArray, side: int | None) -> ImageArray:

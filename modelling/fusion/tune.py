@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from edge.presenting.fusion_table import FusionHeader, FusionTable
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage
 from modelling.evaluation.comparison import ReferenceComparison, agreement_note
 from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
-from modelling.fusion.recording import AgedResult, aged_results, recorded_frames
+from modelling.fusion.recording import AgedResult, RecordedFrame, aged_results, confirmed, recorded_frames
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.reuse.tuning import TunedModelSection
@@ -49,9 +51,12 @@ def tune_fusion(
         )
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
-    counts = (MaskCounts if is_masks else BoxCounts)(len(settings.ages_ms), names)
-    for drive, each in _results(comparison.images[: len(recordings)], reference, local, settings, settings.ages_ms):
-        counts.add(drive, each)
+    ages = len(settings.ages_ms)
+    counts = MaskCounts(ages, names, comparison.compared_with) if is_masks else BoxCounts(ages, names)
+    for drive, frames in enumerate(_drives(comparison.images[: len(recordings)], reference, local, settings)):
+        known = confirmed(frames) if is_masks and comparison.compared_with == "results" else frames
+        for each in _results(known, settings, settings.ages_ms):
+            counts.add(drive, each)
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
@@ -72,10 +77,17 @@ def tune_fusion(
     if not judged_on:
         return table
     judge = (MaskJudge if is_masks else BoxJudge)(table, names)
-    for _, each in _results(comparison.images[len(recordings) :], reference, local, settings, header.ages_ms):
-        judge.add(each)
+    for frames in _drives(comparison.images[len(recordings) :], reference, local, settings):
+        for each in _results(frames, settings, header.ages_ms):
+            judge.add(each)
     found = {"judged_on": tuple(each.stem for each in judged_on), "judged": judge.judged()}
     return replace(table, header=header.model_copy(update=found))
+
+
+def moves_only(table: FusionTable) -> bool:
+    """Returns whether a table for masks never chooses another class than that of the moved result."""
+    classes = table.arrays.get("classes")
+    return classes is not None and bool((classes == np.arange(classes.shape[-1])[:, np.newaxis]).all())
 
 
 def judged_table(table: FusionTable) -> Table:
@@ -85,7 +97,7 @@ def judged_table(table: FusionTable) -> Table:
     caption = "ceiling: the reference model's result of the same frame; margin: fuse over the better of local and warp"
     if header.compared_with == "results":
         metric = f"agreement ({metric})"
-        caption += f" · {agreement_note(header.reference.name)}"
+        caption += f" · {agreement_note(header.reference.name)} The local model may share them"
     title = f"{header.reference.name} with {header.local.name}: {metric} on {len(header.judged_on)} drives"
     shown = Table(title=title, caption=caption)
     for name in ("age", "local", "hold", "warp", "fuse", "margin", "ceiling"):
@@ -97,18 +109,18 @@ def judged_table(table: FusionTable) -> Table:
     return shown
 
 
+def _drives(
+    drives: Sequence[Iterable[LabelledImage]], reference: Model, local: Model, settings: TuneFusionSettings
+) -> Iterator[list[RecordedFrame]]:
+    for images in drives:
+        yield list(recorded_frames(images, reference, local, settings.recording, settings.local_side))
+
+
 def _results(
-    drives: Sequence[Iterable[LabelledImage]],
-    reference: Model,
-    local: Model,
-    settings: TuneFusionSettings,
-    ages_ms: Sequence[float],
-) -> Iterator[tuple[int, AgedResult]]:
-    for drive, images in enumerate(drives):
-        frames = list(recorded_frames(images, reference, local, settings.recording, settings.local_side))
-        for step in (1, _SLOWER):
-            for each in aged_results(frames[::step], ages_ms, max(1, settings.every // step)):
-                yield drive, each
+    frames: Sequence[RecordedFrame], settings: TuneFusionSettings, ages_ms: Sequence[float]
+) -> Iterator[AgedResult]:
+    for step in (1, _SLOWER):
+        yield from aged_results(frames[::step], ages_ms, max(1, settings.every // step))
 
 
 def _check(recordings: Sequence[Path], judged_on: Sequence[Path], card: ModelCard) -> None:

@@ -71,14 +71,16 @@ def tune_fusion(
 
     A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. At 30 Hz they also have the
     ages of faster cameras. Both models run once on each frame, and are compared with true labels or boxes; without them,
-    with the reference model's own results. `--present fuse` then chooses between the result of the reference model, moved
-    to now, and that of the local model. Judge on other drives than those that the file is made from.
+    with the reference model's own results, where the result of the next frame confirms them. `--present fuse` then chooses
+    between the result of the reference model, moved to now, and that of the local model. Without true labels it takes the
+    local model's only where three or more recordings agree on it, because both models see the same image and share errors.
+    Judge on other drives than those that the file is made from.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
     from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
     from edge.reuse.opening import check_local_model  # noqa: PLC0415
     from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.fusion.tune import AGES_MS, TuneFusionSettings, judged_table  # noqa: PLC0415
+    from modelling.fusion.tune import AGES_MS, TuneFusionSettings, judged_table, moves_only  # noqa: PLC0415
     from modelling.fusion.tune import tune_fusion as tuned  # noqa: PLC0415
     from modelling.reuse.replay import opened_models  # noqa: PLC0415
 
@@ -99,3 +101,8 @@ def tune_fusion(
     if table.header.judged:
         Console().print(judged_table(table))
     click.echo(f"wrote {out}")
+    if moves_only(table):
+        click.echo(
+            f"{local_model} is nowhere shown to be right more often than the moved result, so `fuse` presents what `warp` does: "
+            "give more recordings of different places, or a larger local model"
+        )

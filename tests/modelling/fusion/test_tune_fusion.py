@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from edge.presenting.fuse import LocalOutput
 from edge.presenting.fusion_table import fusion_for
+from edge.presenting.presenter import Tick
 from modelling.fusion.counts import choose
+from modelling.fusion.recording import RecordedFrame, confirmed
 from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
+from shared.imaging.geometry import UNSEEN, Resize, plan
 from shared.models.repository import Repository
 from tests.support.local_models import write_segmentation
 from tests.support.moving_camera import HEIGHT, PERIOD_NS, WIDTH, MovingCamera
@@ -113,3 +117,33 @@ def test_a_cell_leaves_the_better_model_only_for_a_gain_on_most_drives() -> None
     assert classes[0, 0, 1] == 0
     assert classes[1, 0, 1] == 1
     assert classes[0, 2, 1] == 2
+
+
+def test_without_labels_the_moved_result_stays_unless_three_drives_agree() -> None:
+    """The local model shares errors with the results that it is compared with."""
+
+    def chosen(drives: int) -> int:
+        counts = np.zeros((drives, 1, 2, 2, 2), np.int32)  # Drives, cells, remote, local, class of the reference.
+        counts[:, 0, 0, 0, 0] = counts[:, 0, 1, 1, 1] = 1000
+        counts[:, 0, 0, 1, 1] = 500  # Where the moved result says 0 and the local model 1, the latter agrees.
+        return int(choose(counts, np.ones(2, bool), "results")[0, 0, 1])
+
+    assert [chosen(drives) for drives in (1, 2, 3, 5)] == [0, 0, 1, 1]
+
+
+def test_an_error_that_the_next_result_does_not_repeat_is_no_reference() -> None:
+    """A pixel has a truth only where the next result, moved back, says the same; margins and the last frame have none."""
+    geometry = plan(Resize.LETTERBOX, 32, 64, 64, 64)
+    image = np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8)
+    masks = [np.zeros((64, 64), np.uint8) for _ in range(3)]
+    masks[1][30:34, 20:24] = 1  # Flickers.
+    frames = [
+        RecordedFrame(Tick(number, number * 10**8, image, geometry), None, mask, LocalOutput(mask))
+        for number, mask in enumerate(masks)
+    ]
+    found = [frame.truth for frame in confirmed(frames)]
+    for truth in found[:2]:
+        assert (truth[30:34, 20:24] == UNSEEN).all()
+        assert (truth[16:48, 40:] == 0).all()
+        assert (truth[:16] == UNSEEN).all()
+    assert (found[2] == UNSEEN).all()
