@@ -28,6 +28,7 @@ from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange, warn_renamed
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
+from shared.quiet import progress_console
 from shared.runlog import percentiles
 from shared.runlog.latency_table import PARTS
 from shared.runtime.machine import machine
@@ -85,7 +86,7 @@ def bench_command(
             settings[current] = settings.pop(former) or settings[current]
         for bag_name, drive_frames in drives.items():
             settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
-        with Console(stderr=True).status("preparing") as status, BenchRun(status.update) as bench_run:
+        with progress_console().status("preparing") as status, BenchRun(status.update) as bench_run:
             result = {**measure(plan(**settings), bench_run), "machine": machine()}
         show(result, tables(result), as_json=as_json, path=path)
         if result.get("failures"):

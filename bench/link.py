@@ -20,6 +20,7 @@ from ops.link.link import LOOPBACK, Link, LinkCounts
 from shared.flags import ValidatedText, WholeRange, number, override
 from shared.network.endpoint import Endpoint
 from shared.network.link_spec import PROFILES, LinkSpec
+from shared.quiet import progress_console
 from shared.runlog.percentiles import NOTE, shown
 from shared.runtime.machine import machine
 from shared.terminal_table import Table, result_table
@@ -62,7 +63,7 @@ def link(
 ) -> None:
     """Emulate a link with known faults between vehicle and broker until Ctrl-C; options override the profile."""
     if check:
-        with Console(stderr=True).status("preparing") as status:
+        with progress_console().status("preparing") as status:
             result = check_links(round_trips, status.update)
         show(result, _tables(result), as_json=as_json)
         return

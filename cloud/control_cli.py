@@ -22,6 +22,7 @@ from shared.messages.msgpack_reader import MessageError
 from shared.mqtt.broker_options import broker_options, connection_from
 from shared.mqtt.bus import Ack, Bus, Delivery, Properties
 from shared.mqtt.name_guard import online_workers
+from shared.quiet import progress_console
 from shared.terminal_table import Table
 
 _CHANGE_TIMEOUT_S = {Verb.LOAD: 300.0, Verb.UNLOAD: 60.0}
@@ -74,7 +75,7 @@ def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool,
     )
     worker = flags["worker"]
     bus = connection_from(flags).open(f"skylane-operator-{request.nonce[:12]}", None, name=request.operator)
-    console = Console(stderr=True)
+    console = progress_console()
     try:
         _check_online(bus, worker)
         with console.status(f"{worker}: {verb} {request.model}".rstrip()):

@@ -19,6 +19,7 @@ from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.sinks.sink import Origin, Sink
 from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
+from edge.timeline import Timeline
 from edge.transports.transport import Transport, TransportEvents
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
@@ -133,7 +134,18 @@ class EdgeNode:
     @property
     def pacing_notes(self) -> Sequence[str]:
         """Where frames were not due at the times of their recording."""
-        return [note if times == 1 else f"{times} {note}" for note, times in self._pacer.shortened.items()]
+        shortened = [note if times == 1 else f"{times} {note}" for note, times in self._pacer.shortened.items()]
+        return [*shortened, *self._pacer.timeline.notes]
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """What pauses the playback; None for a camera."""
+        return None if self._settings.is_live else self._pacer.timeline
+
+    @property
+    def has_schedule(self) -> bool:
+        """Whether frames are due at times of their own, not when earlier ones have ended."""
+        return not self._settings.config.closed_loop
 
     def counts(self) -> RunCounts:
         """Returns the totals so far."""

@@ -13,6 +13,7 @@ from edge.config import Arrivals, EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import Ledger
 from edge.sources.source import FrameSource
+from edge.timeline import Timeline
 from shared import clock
 from shared.clock import LONGEST_PAUSE_NS, format_span
 from shared.errors import SkylaneError
@@ -37,7 +38,6 @@ def poisson_ns(rate_hz: float, seed: int) -> Iterator[int]:
         at_s += generator.expovariate(rate_hz)
 
 
-_LONGEST_WAIT_S = 3600.0  # A low rate may stretch pauses until they are too long for one wait.
 _SHORTENED_PAUSE_NS = 10**9  # Takes the place of a pause longer than LONGEST_PAUSE_NS.
 _LONG_WAIT_NS = 10 * 10**9  # A longer wait for a frame is logged before it begins.
 _NAMED_PAUSES = 5  # Further shortened pauses are only counted.
@@ -170,7 +170,7 @@ class Pacer:
     burst when all earlier frames have ended. A frame of a camera is due when it was grabbed.
 
     The due time comes from the schedule, not from the moment at which the pacer gets to it: a delay of the pacer counts
-    as latency of the frame.
+    as latency of the frame. The user may pause the playback through the timeline; not that of a camera.
     """
 
     frames: Iterable[Frame | UnreadableFrame]
@@ -181,6 +181,7 @@ class Pacer:
     is_live: bool = False  # Whether the source is a camera.
     on_due: Callable[[FrameRecord, Frame | UnreadableFrame], None] | None = None  # Called with every frame.
     overflow_reason: Callable[[], str] = lambda: "window"  # Returns why a queued frame gives way to a newer one.
+    timeline: Timeline = field(default_factory=Timeline)
     shortened: Counter[str] = field(default_factory=Counter)  # Notes on pauses that were not waited for in full.
 
     def run(self) -> None:
@@ -200,12 +201,11 @@ class Pacer:
             self.queue.close()
 
     def _run_open_loop(self) -> None:
-        start_ns = 0
         for frame, offset_ns in self._schedule():
-            start_ns = start_ns or clock.now_ns()
-            if not self._wait_until(start_ns + offset_ns):
+            due_ns = self.timeline.wait_until(offset_ns, self.stop)
+            if due_ns is None:
                 return
-            self._offer(frame, start_ns + offset_ns)
+            self._offer(frame, due_ns)
 
     def _schedule(self) -> Iterator[tuple[Frame | UnreadableFrame, int]]:
         """Yields each frame and its due time in nanoseconds after the first one."""
@@ -252,6 +252,7 @@ class Pacer:
 
     def _run_closed_loop(self) -> None:
         for frame in self.frames:
+            self.timeline.wait_while_paused(self.stop)
             if not self._is_wanted(frame):
                 return
             self._offer(frame, clock.now_ns())
@@ -261,6 +262,7 @@ class Pacer:
         size = self.config.burst
         # Up to the read-ahead limit, a burst is read before it is due: reading is no part of its latency.
         while burst := list(islice(frames, min(size, self.config.read_ahead_queue_size))):
+            self.timeline.wait_while_paused(self.stop)
             if not self._wait_until_all_closed():
                 return
             due_ns = clock.now_ns()
@@ -281,13 +283,6 @@ class Pacer:
             self.ledger.drop(replaced, self.overflow_reason())
         if self.on_due is not None:
             self.on_due(record, frame)
-
-    def _wait_until(self, due_ns: int) -> bool:
-        """Waits until a time; returns False when stopped."""
-        while (wait_ns := due_ns - clock.now_ns()) > 0:
-            if self.stop.wait(min(wait_ns / 1e9, _LONGEST_WAIT_S)):
-                return False
-        return True
 
     def _is_wanted(self, frame: Frame | UnreadableFrame) -> bool:
         """Waits until the pipeline can take a frame, unless it is unreadable; returns False when stopped."""

@@ -1,10 +1,14 @@
 """Progress of a run: a progress bar on a terminal, elsewhere a summary line per minute in the log."""
 
+from collections.abc import Callable, Mapping
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from edge.keys import HELP, RIGHT, reading_keys
 from edge.ledger import RunCounts
 from edge.node import EdgeNode
+from edge.timeline import Timeline
 from shared import clock
 from shared.logs import get_logger
 from shared.runlog.latency_log import Outcome
@@ -32,9 +36,11 @@ def run_with_progress(node: EdgeNode, frame_count: int | None, console: Console,
         node.run(lambda: summary.update(node.counts()))
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console) as progress, reading_keys(_actions(node)) as has_keys:
+        if has_keys:
+            progress.console.print(f"keys: {HELP}", highlight=False)
         bar, started_s = progress.add_task("", total=frame_count), progress.get_time()
-        node.run(lambda: _show(progress, bar, started_s, node.counts()))
+        node.run(lambda: _show(progress, bar, started_s, node))
 
 
 class PeriodicSummary:
@@ -63,8 +69,20 @@ class PeriodicSummary:
         self._logged, self._logged_ns = outcomes, now_ns
 
 
-def _show(progress: Progress, task: TaskID, started_s: float, counts: RunCounts) -> None:
-    """Shows counts as a progress bar."""
+def _actions(node: EdgeNode) -> Mapping[str, Callable[[], None]]:
+    """Returns what each key does."""
+    timeline = node.timeline
+    if timeline is None:
+        return {}
+    actions = {" ": timeline.toggle_pause, RIGHT: timeline.step}
+    if node.has_schedule:
+        actions |= {"+": timeline.faster, "=": timeline.faster, "-": timeline.slower}
+    return actions
+
+
+def _show(progress: Progress, task: TaskID, started_s: float, node: EdgeNode) -> None:
+    """Shows the counts of a node as a progress bar."""
+    counts, timeline = node.counts(), node.timeline
     rate_hz = counts.with_result / max(0.1, progress.get_time() - started_s)
     median = f" · p50 {counts.median_ms:.0f} ms" if counts.median_ms is not None else ""
     ended = {outcome: counts.outcomes.get(outcome, 0) for outcome in _SHOWN}
@@ -72,5 +90,11 @@ def _show(progress: Progress, task: TaskID, started_s: float, counts: RunCounts)
     progress.update(
         task,
         completed=counts.closed,
-        description=f"{rate_hz:.1f}/s · {counts.in_flight} in flight · {' · '.join(shown)}{median}",
+        description=f"{_playback(timeline)}{rate_hz:.1f}/s · {counts.in_flight} in flight · {' · '.join(shown)}{median}",
     )
+
+
+def _playback(timeline: Timeline | None) -> str:
+    if timeline is None or not (timeline.is_paused or timeline.speed != 1):
+        return ""
+    return "paused · " if timeline.is_paused else f"speed ×{timeline.speed:g} · "

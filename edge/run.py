@@ -29,6 +29,7 @@ from edge.transports.transport import Transport, TransportEvents
 from shared.errors import SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
+from shared.quiet import progress_console
 from shared.registry import load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, LogWriter, Outcome, read_rows
@@ -77,7 +78,7 @@ def run(
     ended = play(
         source_name,
         config,
-        Console(stderr=True),
+        progress_console(),
         sampled_processes=sampled_processes,
         on_ready=on_ready,
         on_begin=_stop_on_signals,

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.flags import EXISTING_FILE
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.labels import label_sets, labels_from
 from shared.models.repository import Repository, default_root
+from shared.quiet import progress_console
 
 LABELS: dict[str, Any] = {
     "metavar": "NAME|FILE",
@@ -55,4 +55,4 @@ MAP = click.option(
 def frame_progress() -> Progress:
     """Returns a progress bar on standard error that counts frames or runs, and is removed at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    return Progress(*columns, console=progress_console(), transient=True)

@@ -28,6 +28,7 @@ from shared.inference.table import ENGINES
 from shared.messages.topics import validate_name
 from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind, Placement
 from shared.models.repository import Repository
+from shared.quiet import progress_console
 from shared.sanitize import printable_lines
 from shared.task import TASKS, task_named
 from shared.terminal_table import Table
@@ -288,7 +289,7 @@ def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings:
     from modelling.training import dispatch  # noqa: PLC0415  As in `build`.
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=progress_console()) as progress:
         task = progress.add_task(f"{recipe.name}: rendering the drive", total=1.0)
         return dispatch.train(
             recipe,
@@ -386,7 +387,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], repository: Repository, d
     """
     from modelling.verification import verify as verify_models  # noqa: PLC0415  As in `bench`.
 
-    with Console(stderr=True).status("verifying") as status:
+    with progress_console().status("verifying") as status:
         results = verify_models(repository, names, Placement(device=device), status.update)
     if as_json:
         click.echo(json.dumps([asdict(each) for each in results], indent=2))

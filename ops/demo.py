@@ -24,6 +24,7 @@ from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.flags import WholeRange
 from shared.imaging.opencv import cv2
 from shared.models.repository import Repository, default_root
+from shared.quiet import is_quiet
 from shared.runlog.run_folder import RUNS, free_folder
 
 _MODEL = "road-small"
@@ -154,7 +155,7 @@ def _play_late(
 
 @contextmanager
 def _progress(console: Console, frames: int) -> Iterator[Callable[[], None]]:
-    with Progress(console=console) as progress:
+    with Progress(console=console, disable=is_quiet()) as progress:
         task = progress.add_task("rendering", total=frames)
         yield lambda: progress.advance(task)
         progress.update(task, completed=frames)

@@ -31,6 +31,7 @@ from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
 from shared.imaging.labels import labels_from
+from shared.quiet import progress_console
 from shared.sanitize import printable
 from shared.terminal_table import Table, result_table
 
@@ -316,7 +317,7 @@ def _rewrite(path: Path, out: Path, **options: Any) -> None:
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    console = progress_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar, bar.add_task(what, total=total)
 

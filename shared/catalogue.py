@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 
 import click
 from pydantic import Field
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.config import Section, parsed_by, read_yaml
@@ -15,6 +14,7 @@ from shared.files import file_sha256
 from shared.messages.topics import NAME
 from shared.network.download import DownloadError, RemoteFile
 from shared.package_data import shipped
+from shared.quiet import progress_console
 
 CATALOGUE = click.option(
     "--catalogue",
@@ -101,7 +101,7 @@ def fetch_recording(catalogue: Catalogue, name: str, folder: Path) -> Path:
 def download(name: str, remote: RemoteFile, target: Path) -> str:
     """Downloads with a progress bar on standard error; returns the SHA-256. See `RemoteFile.fetch`."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=progress_console(), transient=True) as progress:
         task = progress.add_task(name, total=remote.size)
         return remote.fetch(target, lambda done, total: progress.update(task, completed=done, total=total))
 

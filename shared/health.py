@@ -4,7 +4,9 @@ The broker replaces that status by the node's last will when the node is gone, s
 connection and the broker.
 """
 
+import json
 import queue
+import sys
 import uuid
 from typing import Any
 
@@ -48,13 +50,32 @@ def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
     show_default=True,
     help="Time to wait for the node's status, in seconds.",
 )
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the status as JSON, also that of a node that is not online."
+)
 @click.argument("role", type=click.Choice(["worker", "vehicle"]))
 @click.argument("name")
-def health(role: str, name: str, timeout_s: float, **flags: Any) -> None:
+def health(role: str, name: str, *, timeout_s: float, as_json: bool, **flags: Any) -> None:
     """Exit with 0 if the worker or vehicle NAME is online, else with 1 and the reason.
 
     Connects with the certificate of that node if the broker requires one.
     """
     if flags["connect_timeout_s"] is None:
         flags["connect_timeout_s"] = timeout_s
-    assert_online(connection_from(flags), role, name)
+    connection, problem = connection_from(flags), ""
+    try:
+        assert_online(connection, role, name)
+    except SkylaneError as error:
+        if not as_json:
+            raise
+        problem = str(error)
+    if as_json:
+        state = {
+            "role": role,
+            "name": name,
+            "broker": connection.broker,
+            "online": not problem,
+            "problem": problem or None,
+        }
+        click.echo(json.dumps(state))
+    sys.exit(bool(problem))

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from shared.quiet import with_switch
+
 
 class CommandEntry(NamedTuple):
     """The import path of a subcommand, the pip extras that it needs, and its help line."""
@@ -39,7 +41,7 @@ class LazyGroup(click.Group):
 
             full_name = f"skylane {cmd_name}" if ctx.parent is None else f"skylane {self.name} {cmd_name}"
             raise MissingExtraError(f"'{full_name}'", str(error.name), self._entries[cmd_name].extras) from error
-        return command
+        return with_switch(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -22,9 +22,11 @@ from structlog.stdlib import BoundLogger, ProcessorFormatter
 from structlog.typing import EventDict, Processor
 
 from shared import clock
+from shared.quiet import is_quiet
 from shared.sanitize import printable
 
 DEFAULT_LEVEL = "info"
+_QUIET_LEVEL = "warning"
 _ROOT = "skylane"
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _MAX_KEYS = 1024  # Keys that a rate-limited logger remembers; the oldest is dropped first.
@@ -57,12 +59,14 @@ def configure_logging(
     """Sends log lines of the given level and above to standard error.
 
     Args:
-        level: One of `LEVELS`; None: "info". Libraries log at "warning" and above only.
+        level: One of `LEVELS`; None: "info"; with `-q`, at least "warning". Libraries log at "warning" and above only.
         log_format: A value of `LogFormat`; None: text.
         context: Fields added to every line of this process, such as `{"node": "cloud", "worker": "worker-1"}`.
         wraps_native: Whether, with JSON, what native libraries write to standard error becomes log lines, too.
     """
     level = level or DEFAULT_LEVEL
+    if is_quiet() and LEVELS.index(level) < LEVELS.index(_QUIET_LEVEL):
+        level = _QUIET_LEVEL
     # In a test or a notebook, `sys.stderr` is not the standard error of the process, which is not ours then.
     if wraps_native and log_format == LogFormat.JSON and sys.stderr is sys.__stderr__:
         _wrap_native_output({"level": level, "context": dict(context or {})})

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from shared.lazy_group import CommandEntry, LazyGroup
+from shared.quiet import with_switch
 
 COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow nor OpenCV.
     "bag": CommandEntry("rosbag_tools.cli:bag", "edge", "Create, inspect, edit and convert rosbags, without ROS."),
@@ -52,6 +53,9 @@ def _current_name(flag: str) -> str:
 @click.version_option(package_name="skylane")
 def skylane() -> None:
     """Offload camera perception from a vehicle to the cloud and measure the latency of every stage."""
+
+
+with_switch(skylane)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

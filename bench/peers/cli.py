@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import click
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bench import harness
@@ -15,6 +15,7 @@ from bench.peers.catalogue import PEERS
 from bench.peers.clients import PeerError
 from bench.peers.rig import enter_own_network, environment
 from bench.peers.starter import OURS, PeerPlan
+from shared.quiet import progress_console
 
 
 def measure(plan: PeerPlan, run: BenchRun) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _prepare(names: Sequence[str]) -> None:
     """Creates missing environments; a failure does not affect the others."""
     failures = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=progress_console()) as progress:
         made = progress.add_task("environments", total=len(names))
 
         def report_step(title: str, step: str) -> None:

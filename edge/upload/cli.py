@@ -22,6 +22,7 @@ from shared.flags import ValidatedText, WholeRange, key_options, override, renam
 from shared.logs import configure_logging, get_logger
 from shared.mqtt.broker_options import NodeSection
 from shared.network.endpoint import Endpoint
+from shared.quiet import progress_console
 from shared.terminal_table import Table
 
 _LOG = get_logger("edge")
@@ -76,7 +77,7 @@ def send(
     settings = override(UploadSettings(annotate=output is not None), flags)
     configure_logging(level=log_level, log_format=log_format, context={"node": "send", "vehicle": settings.vehicle})
     addresses = dict.fromkeys(address for node in nodes for address in _addresses(node))
-    console = Console(stderr=True)
+    console = progress_console()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
         files = find_images(images)

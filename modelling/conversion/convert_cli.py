@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 
 from modelling.cli_options import FORCE, MODELS
 from modelling.conversion.derived_model import TARGETS
@@ -16,6 +15,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.topics import validate_name
 from shared.models.manifest import Precision
 from shared.models.repository import Repository
+from shared.quiet import progress_console
 
 
 @click.command("convert")
@@ -52,7 +52,7 @@ def convert_model(
     convert = import_module("modelling.conversion.conversion").convert  # Its imports are slow; `list` needs none.
     card = repository.find(name).card()
     suffix = target.replace("_", "-") if precision == Precision.FP32 else f"{target.replace('_', '-')}-{precision}"
-    with Console(stderr=True).status(f"{name} to {target}") as status:
+    with progress_console().status(f"{name} to {target}") as status:
         converted = convert(
             repository,
             name,
@@ -114,7 +114,7 @@ def quantize(
     from modelling import quantization  # noqa: PLC0415
 
     card = repository.find(name).card()
-    with Console(stderr=True).status("preparing calibration frames") as status:
+    with progress_console().status("preparing calibration frames") as status:
         calibration = (
             quantization.synthetic_frames(card, frames, _HOLDOUT)
             if bag is None

@@ -19,6 +19,7 @@ from ops.batch.run import BatchResult, run_batch
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError
 from shared.flags import EXISTING_FOLDER, GroupedCommand, key_options, override, topic_name
+from shared.quiet import is_quiet
 from shared.runtime.processes import interrupt_on_termination
 from shared.terminal_table import Table
 
@@ -74,7 +75,7 @@ class _Watcher:
         self.done = 0
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._console = console
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = Progress(*columns, console=console, transient=True, disable=is_quiet() or not console.is_terminal)
         self._task = self._bar.add_task("")
         self._sizes: dict[str, int] = {}
         self._shares: dict[str, float] = {}  # Of the bags that are under way: which part of each is done.
@@ -118,7 +119,7 @@ class _Watcher:
         self._ended_bytes += self._sizes[outcome.bag]
         self._ended_frames += outcome.frames
         self.done += not outcome.error
-        if outcome.error or not self._console.is_terminal:
+        if outcome.error or not (is_quiet() or self._console.is_terminal):
             self._print(f"{outcome.bag}: {f'FAILED: {outcome.error}' if outcome.error else f'{outcome.frames} frames'}")
         self._update()
 

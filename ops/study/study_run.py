@@ -25,6 +25,7 @@ from ops.study.session import Session, open_session
 from ops.study.variants import ModelVariants
 from shared.errors import SkylaneError
 from shared.models.repository import Repository
+from shared.quiet import is_quiet
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.terminal_table import result_table
 
@@ -170,7 +171,7 @@ class ProgressBar:
             *columns,
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=is_quiet() or not console.is_terminal,
             speed_estimate_period=_ESTIMATE_PERIOD_S,
         )
         # Runs of an earlier call take no time now and would distort the estimate.
@@ -185,7 +186,7 @@ class ProgressBar:
         """See ProgressListener."""
         self._progress.advance(self._task)
         line = f"{run.order}/{self._planned} {run.cell.name} #{run.repetition}: {_summary(result)}"
-        if not self._console.is_terminal or result.state != DONE:
+        if result.state != DONE or not (is_quiet() or self._console.is_terminal):
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:

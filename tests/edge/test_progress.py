@@ -11,6 +11,7 @@ from rich.console import Console
 from edge.ledger import RunCounts
 from edge.node import EdgeNode
 from edge.progress import PeriodicSummary, run_with_progress
+from edge.timeline import Timeline
 from shared.logs import configure_logging, get_logger
 from shared.runlog.latency_log import Outcome
 
@@ -18,8 +19,11 @@ from shared.runlog.latency_log import Outcome
 class Node:
     """A node that ticks three times and logs between the ticks."""
 
+    has_schedule = True
+
     def __init__(self) -> None:
         self._answered = 0
+        self.timeline = Timeline()
 
     def counts(self) -> RunCounts:
         """See EdgeNode."""
@@ -45,6 +49,18 @@ def test_log_lines_appear_above_the_bar_on_a_terminal(monkeypatch: pytest.Monkey
     assert len(lines) == 3
     assert not any("answered" in line or "━" in line for line in lines)
     assert "1 in flight" in terminal.getvalue()
+
+
+def test_the_bar_says_that_the_user_paused_or_changed_the_speed() -> None:
+    """Otherwise a forgotten pause looks like a run that hangs."""
+    terminal, node = StringIO(), Node()
+    node.timeline.faster()
+    console = Console(file=terminal, force_terminal=True, width=160)
+    run_with_progress(cast(EdgeNode, node), 3, console)
+    assert "speed ×2 · " in terminal.getvalue()
+    node.timeline.toggle_pause()
+    run_with_progress(cast(EdgeNode, node), 3, console)
+    assert "paused · " in terminal.getvalue()
 
 
 def test_the_bar_shows_results_of_every_origin() -> None:

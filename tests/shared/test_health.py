@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -53,6 +54,20 @@ def test_an_unknown_node_is_reported_in_one_line(mosquitto_url: str) -> None:
     ended = subprocess.run(program, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr == f"skylane: vehicle unknown has not announced itself at {mosquitto_url}\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "online", "problem"),
+    [(NodeState.ONLINE, True, None), (NodeState.OFFLINE, False, "worker health-test is offline")],
+)
+def test_the_answer_as_json(mosquitto_url: str, state: NodeState, online: bool, problem: str | None) -> None:  # noqa: FBT001
+    """A node that is not online is an answer too; the exit code is the same as without."""
+    announce(mosquitto_url, pack_status(NodeStatus(state, "session")))
+    flags = ["--json", "--broker", mosquitto_url, "worker", "health-test"]
+    program = [sys.executable, "-m", "skylane", "health", *flags]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    expected = {"role": "worker", "name": "health-test", "broker": mosquitto_url, "online": online, "problem": problem}
+    assert (json.loads(ended.stdout), ended.stderr, ended.returncode) == (expected, "", int(not online))
 
 
 def test_an_unreachable_broker_is_an_error() -> None:
