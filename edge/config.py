@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, DirectoryPath, FilePath, model_validator
 from edge.presenting.presenter import PRESENTERS
 from edge.sinks.sink import SINKS, VideoCodec
 from edge.transports.transport import TRANSPORTS
+from edge.view.viewer import LOOPBACK, VIEWERS, bytes_per_s
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import OneOf, parsed_by, setting
 from shared.imaging.bit_depth import Bits
@@ -21,7 +22,7 @@ from shared.messages.frame import RequestOptions
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import validate_name
 from shared.mqtt.broker_options import DAY_S, NodeSection
-from shared.network.endpoint import WORKER, Endpoint
+from shared.network.endpoint import WORKER, Endpoint, is_loopback
 from shared.reuse.gate import METHODS
 from shared.reuse.tuning import threshold_problem
 
@@ -33,6 +34,8 @@ class Arrivals(StrEnum):
     UNIFORM = "uniform"  # A constant rate, as from one camera.
     POISSON = "poisson"  # A Poisson process, as from many independent vehicles.
 
+
+_TUNNEL = "keep it on 127.0.0.1, and forward its ports with ssh -L (see the guide 'Watch a run')"
 
 Demosaic = Literal["auto", "bilinear", "edge-aware", "vng", "binning"]
 
@@ -50,6 +53,11 @@ _LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate
 
 def _worker_address(text: str) -> str:
     return str(Endpoint.parse(text))
+
+
+def _rate(text: str) -> str:
+    bytes_per_s(text)
+    return text
 
 
 class EdgeConfig(NodeSection):
@@ -223,6 +231,20 @@ class EdgeConfig(NodeSection):
     outputs: tuple[str, ...] = setting(
         (), "Output tensor to return (repeatable), for models of raw tensors.", "--output", shown="all"
     )
+    view: Annotated[str, OneOf("viewer", VIEWERS)] | None = setting(
+        None, "Show the run while it goes on, in a program or page that connects to the printed address.", shown="off"
+    )
+    view_limit: Annotated[str, parsed_by(_rate)] | None = setting(
+        None,
+        "Highest rate of what is sent to a viewer: its pictures become smaller and fewer, and never old.",
+        metavar="2Mbit",
+        shown="none",
+    )
+    view_host: str = setting(
+        LOOPBACK, "Address that the viewer's server listens on; another one than loopback needs a certificate."
+    )
+    view_tls_cert: FilePath | None = setting(None, "Certificate (PEM) of the viewer's server; Foxglove only.")
+    view_tls_key: FilePath | None = setting(None, "Its private key (PEM).")
     sample_containers: tuple[str, ...] = setting(
         (), "Docker container on this machine whose resource use is sampled (repeatable).", "--sample-container"
     )
@@ -313,6 +335,20 @@ class EdgeConfig(NodeSection):
             raise ValueError(
                 f"`fusion`: {self.present} combines no results: set `present` to fuse, or leave `fusion` out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _view_is_consistent(self) -> Self:
+        has_certificate = self.view_tls_cert is not None
+        if self.view is None:
+            self._refuse_without("view", "nothing is shown", "view_limit", "view_host", "view_tls_cert", "view_tls_key")
+        elif has_certificate != (self.view_tls_key is not None):
+            raise ValueError("`view_tls_cert`: a certificate needs its key: give `view_tls_key`, too")
+        elif has_certificate and not VIEWERS[self.view].has_tls:
+            raise ValueError(f"`view_tls_cert`: the server of {self.view} has no TLS: {_TUNNEL}")
+        elif not is_loopback(self.view_host) and not has_certificate:
+            remedy = "give `view_tls_cert` and `view_tls_key`" if VIEWERS[self.view].has_tls else _TUNNEL
+            raise ValueError(f"`view_host`: {self.view_host} would show the camera to the whole network: {remedy}")
         return self
 
     def _refuse_without(self, missing: str, problem: str, *keys: str) -> None:

@@ -88,12 +88,13 @@ class Ledger:
         stats: WorkerStats | None = None,
         loads: WorkerLoads | None = None,
         on_closed: Callable[[], None] = lambda: None,
+        on_row: Callable[[LatencyRow], None] = lambda _: None,
         grace_ms: float = 500.0,
     ) -> None:
         """Starts with no frames.
 
-        `stats` and `loads` are updated with each reply, and `on_closed` is called when a sent frame ends. `grace_ms`: time
-        after its deadline until a frame counts as lost.
+        `stats` and `loads` are updated with each reply, `on_closed` is called when a sent frame ends, and `on_row` with the row
+        of every frame, of which it returns at once. `grace_ms`: time after its deadline until a frame counts as lost.
         """
         self._log = log
         self._config = config
@@ -103,6 +104,7 @@ class Ledger:
         self._stats = stats or WorkerStats()
         self._loads = loads
         self._on_closed = on_closed
+        self._on_row = on_row
         self._frame_log = VehicleFrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
@@ -360,6 +362,7 @@ class Ledger:
             self._log.close(row)
             self._outcomes[outcome] += 1
             self._changed.notify_all()
+        self._on_row(row)
         if not outcome.has_result:
             self.pending_results.remove(record.id.sequence)
         self._frame_log.ended(record.id, outcome, reason, row.worker)

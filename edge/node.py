@@ -21,12 +21,13 @@ from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.timeline import Timeline
 from edge.transports.transport import Transport, TransportEvents
+from edge.view.live_view import LiveView
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
-from shared.runlog.latency_log import LogWriter
+from shared.runlog.latency_log import LatencyRow, LogWriter
 from shared.runtime.health_file import HealthFile
 from shared.threads import ThreadGroup
 
@@ -45,6 +46,7 @@ class RunSettings:
     is_live: bool = False  # Whether the source is a camera.
     reuse: Reuse | None = None  # What answers frames that need not be sent.
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
+    view: LiveView | None = None  # What shows the run while it goes on.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -79,7 +81,14 @@ class EdgeNode:
         stats = WorkerStats()
         loads = transport.workers.loads
         self._ledger = Ledger(
-            log, config, settings.session, clocks=self.clocks, stats=stats, loads=loads, on_closed=window.release
+            log,
+            config,
+            settings.session,
+            clocks=self.clocks,
+            stats=stats,
+            loads=loads,
+            on_closed=window.release,
+            on_row=_ignore if settings.view is None else settings.view.ended,
         )
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
@@ -114,11 +123,13 @@ class EdgeNode:
         self._pipeline = Pipeline(*parts)
         if settings.reuse is not None:
             waits_for_room = config.closed_loop and not settings.is_live
-            on_result = self._writer.put if self._presentation is None else self._present_and_write
+            on_result = self._write if self._presentation is None else self._present_and_write
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
             keep.append(reusing.keep)
+        if settings.view is not None:
+            settings.view.counts = self.counts
         self._health = HealthFile(config.health_file)
-        self._receiver = Receiver(transport, self._ledger, self._writer.put, self._finished, card, keep)
+        self._receiver = Receiver(transport, self._ledger, self._write, self._finished, card, keep)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
@@ -210,6 +221,11 @@ class EdgeNode:
     def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None
         self._presentation.arrived(record, answer, origin)
+        self._write(record, answer, origin)
+
+    def _write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        if self._settings.view is not None:
+            self._settings.view.arrived(record, answer, origin)
         self._writer.put(record, answer, origin)
 
     def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:
@@ -232,3 +248,7 @@ class EdgeNode:
     def _on_thread_failure(self) -> None:
         self._stopped.set()
         self._finished.set()
+
+
+def _ignore(_: LatencyRow) -> None:
+    """Does nothing with a row."""

@@ -26,6 +26,7 @@ from edge.sinks.writer import check_sinks
 from edge.sources.source import SourceError, is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
+from edge.view.live_view import open_view
 from shared.errors import SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
@@ -132,14 +133,12 @@ def play(
         config = _with_sinks(config, card)
         reuse = stack.enter_context(open_reuse(config, card))
         presentation = stack.enter_context(open_presentation(config, card))
+        view = stack.enter_context(open_view(config, card, presentation))
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
         begin = stack.enter_context(discard_unless_started(folder, before))
-        nodes = {f"vehicle/{config.vehicle}": os.getpid(), **sampled_processes}
-        sampler = stack.enter_context(
-            ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
-        )
+        sampler = stack.enter_context(_open_sampler(folder, config, sampled_processes))
         provenance = source.provenance
         _warn_of_training(source_name, provenance, config, card)
         manifest = run_record.started(config, session, provenance, card, reuse)
@@ -151,7 +150,7 @@ def play(
             presentation.listeners.append(on_result)
         elif on_result is not None:
             sinks.append(_ListeningSink(on_result))
-        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation)
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view)
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
         on_ready()
         begin()
@@ -240,6 +239,11 @@ def _warn_of_training(source_name: str, provenance: Mapping[str, Any], config: E
             source=source_name,
             hint="on real images its results mean little: `skylane model fetch` lists networks of real streets",
         )
+
+
+def _open_sampler(folder: Path, config: EdgeConfig, others: Mapping[str, int]) -> ResourceSampler:
+    nodes = {f"vehicle/{config.vehicle}": os.getpid(), **others}
+    return ResourceSampler(folder / RESOURCES_NAME, nodes, containers=config.sample_containers)
 
 
 def _close_killed_runs(folder: Path) -> None:

@@ -159,27 +159,29 @@ class OutputRecorder:
     def _add(self, tick: PresentedTick) -> None:
         """Writes the row of a tick, and queues its output for the sinks."""
         self._log.write(_row(tick, self._session))
-        self._writer.offer(self._for_sinks(tick))
+        self._writer.offer(output_result(tick, self._config))
 
-    def _for_sinks(self, tick: PresentedTick) -> FrameResult | MissingOutput:
-        output = tick.output
-        if output.origin is OutputOrigin.NONE or tick.image is None or tick.geometry is None:
-            return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, output.reason)
-        is_local = output.origin is OutputOrigin.LOCAL
-        return FrameResult(
-            camera=tick.camera,
-            sequence=tick.sequence,
-            frame_index=tick.frame_index,
-            stamp_ns=tick.stamp_ns,
-            source_ns=tick.source_ns,
-            image=tick.image,
-            result=output.result,
-            geometry=tick.geometry,
-            model=(self._config.local_model or "") if is_local else "",
-            origin=output.origin,
-            age_ns=tick.age_ns,
-            source_sequence=tick.source_sequence,
-        )
+
+def output_result(tick: PresentedTick, config: EdgeConfig) -> FrameResult | MissingOutput:
+    """Returns the output of a tick in the form that sinks write."""
+    output = tick.output
+    if output.origin is OutputOrigin.NONE or tick.image is None or tick.geometry is None:
+        return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, output.reason)
+    is_local = output.origin is OutputOrigin.LOCAL
+    return FrameResult(
+        camera=tick.camera,
+        sequence=tick.sequence,
+        frame_index=tick.frame_index,
+        stamp_ns=tick.stamp_ns,
+        source_ns=tick.source_ns,
+        image=tick.image,
+        result=output.result,
+        geometry=tick.geometry,
+        model=(config.local_model or "") if is_local else "",
+        origin=output.origin,
+        age_ns=tick.age_ns,
+        source_sequence=tick.source_sequence,
+    )
 
 
 def _row(tick: PresentedTick, session: str) -> PresentedRow:

@@ -7,7 +7,7 @@ import numpy as np
 
 from edge.sinks.sink import FrameResult, SinkError
 from shared.errors import unwritable_message
-from shared.imaging.geometry import UNSEEN, Geometry
+from shared.imaging.geometry import UNSEEN
 from shared.imaging.image_files import ImageArray, stamp_untrained
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
@@ -20,7 +20,7 @@ def input_image(frame: FrameResult) -> ImageArray:
     """Returns the model's input in the size for drawing: that of the mask, or large enough for legible text."""
     height, width = frame.image.shape[:2]
     if isinstance(frame.result, np.ndarray):
-        mask = _to_input(frame.result, frame.geometry)
+        mask = input_mask(frame)
         return resized(frame.image, mask.shape[1], mask.shape[0])
     factor = max(1.0, LEGIBLE_WIDTH / width)
     return resized(frame.image, round(width * factor), round(height * factor))
@@ -30,7 +30,7 @@ def draw_result(image: ImageArray, frame: FrameResult, card: ModelCard, opacity:
     """Returns a copy of an RGB image, the model's input at any scale, with the result drawn on it."""
     result: Any = frame.result
     if isinstance(result, np.ndarray):
-        mask = _to_input(result, frame.geometry)
+        mask = input_mask(frame)
         result = cv2.resize(mask, image.shape[1::-1], interpolation=cv2.INTER_NEAREST)
     return task_named(card.task).draw(image, result, card.labels, frame.geometry, opacity)
 
@@ -49,8 +49,10 @@ def resized(image: ImageArray, width: int, height: int) -> ImageArray:
     return np.asarray(cv2.resize(image, (width, height), interpolation=interpolation), np.uint8)
 
 
-def _to_input(mask: Mask, plan: Geometry) -> Mask:
-    """Crops and pads a mask of the frame's size like the model's input; returns any other mask unchanged."""
+def input_mask(frame: FrameResult) -> Mask:
+    """Returns a frame's mask; crops and pads one of the frame's size like the model's input."""
+    mask: Mask = frame.result
+    plan = frame.geometry
     source = (plan.source_height, plan.source_width)
     if mask.shape != source or source == (plan.target_height, plan.target_width):
         return mask

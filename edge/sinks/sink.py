@@ -81,6 +81,8 @@ SINKS = PluginTable(
         "overlay": SinkEntry("edge.sinks.image_sinks:OverlaySink", "edge"),
         "jsonl": SinkEntry("edge.sinks.jsonl:JsonLinesSink", "edge"),
         "npz": SinkEntry("edge.sinks.image_sinks:NpzSink", "edge", lambda task: not task.heads),
+        "rerun": SinkEntry("edge.sinks.rerun:RerunSink", "view", lambda task: bool(task.heads)),
+        "foxglove": SinkEntry("edge.sinks.foxglove:FoxgloveSink", "view", lambda task: bool(task.heads)),
     },
 )
 

@@ -61,6 +61,27 @@ class MissingOutputSink(Sink, Protocol):
         """Writes one frame without an output."""
 
 
+def frame_result(record: FrameRecord, answer: ModelResult, origin: Origin, card: ModelCard) -> FrameResult | None:
+    """Returns a frame with its result; None if the frame has no prepared image."""
+    if record.image is None or record.geometry is None:
+        return None
+    return FrameResult(
+        camera=record.camera,
+        sequence=record.id.sequence,
+        frame_index=record.frame_index,
+        stamp_ns=record.stamp_ns,
+        source_ns=record.source_ns,
+        image=rgb_input(record.image, record.geometry, card.layout),
+        result=answer.result,
+        geometry=record.geometry,
+        model_version=answer.model_version,
+        engine=answer.engine,
+        model=answer.model,
+        origin=origin,
+        reused_sequence=record.reused_sequence,
+    )
+
+
 class SinkWriter:
     """Writes frames to sinks in a thread with the lowest priority, after everything that is measured.
 
@@ -92,22 +113,8 @@ class SinkWriter:
 
     def put(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         """Queues a frame with its result; waits if the sinks are far behind, so that no result is lost."""
-        if self._sinks and record.image is not None and record.geometry is not None:
-            frame = FrameResult(
-                camera=record.camera,
-                sequence=record.id.sequence,
-                frame_index=record.frame_index,
-                stamp_ns=record.stamp_ns,
-                source_ns=record.source_ns,
-                image=rgb_input(record.image, record.geometry, self._card.layout),
-                result=answer.result,
-                geometry=record.geometry,
-                model_version=answer.model_version,
-                engine=answer.engine,
-                model=answer.model,
-                origin=origin,
-                reused_sequence=record.reused_sequence,
-            )
+        frame = frame_result(record, answer, origin, self._card) if self._sinks else None
+        if frame is not None:
             self._queue.put((frame, self._pending.first()))
         self._pending.remove(record.id.sequence)
 

@@ -1,0 +1,218 @@
+"""Rerun: the scene that its viewer shows, and the sink that writes it as a `.rrd` file."""
+
+import colorsys
+from collections.abc import Mapping
+from pathlib import Path
+
+import lz4.block
+import numpy as np
+import rerun as rr
+import rerun.blueprint as rrb
+
+from edge.sinks.rendering import write_error
+from edge.sinks.scene import (
+    SHOWN_OUTCOMES,
+    STACKED_PARTS,
+    Drawing,
+    Reduction,
+    draw,
+    draw_log,
+    number,
+    stacked_ms,
+)
+from edge.sinks.sink import FrameResult
+from shared.imaging.geometry import UNSEEN
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import camera_name
+from shared.runlog.latency_table import WHERE
+
+RRD_NAME = "run.rrd"
+APPLICATION = "skylane"  # What Rerun calls the program that logs.
+_TIME, _FRAME = "time", "frame"  # Timelines.
+_OPACITY = 0.55  # Of a mask over its image.
+_ROW_BYTES = 2100  # A logged row beside its data.
+_MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
+_HUES = {"edge": 0.58, "link": 0.0, "cloud": 0.09}  # Blue, grey and orange, as in the report.
+_ABOUT = """\
+**Result**: the newest result that came back, on the frame that it was computed for.
+**Presented**: what the vehicle could act on at that moment (only with `--present`).
+
+**Latency**: each line is the end of a stage, in ms since the frame was due; the highest is the whole latency.
+**Age**: how old a result is when the vehicle has it.
+**Frames**: how many frames had which outcome so far. **In flight**: frames without an answer yet.
+**Clock error**: the bound within which uplink and downlink are known.
+"""
+
+
+class RerunScene:
+    """See Scene. Images lie below `<camera>/result` and `<camera>/presented`."""
+
+    def __init__(self, recording: rr.RecordingStream, card: ModelCard) -> None:
+        self._recording = recording
+        self._card = card
+        self._places: list[tuple[str, str]] = []  # Cameras and kinds of results, in the order of their first frames.
+        recording.set_log_tick_enabled(False)
+        recording.set_log_time_enabled(False)
+        names = [f"{part} ({WHERE[part]})" for part in STACKED_PARTS]
+        self._log_static("/", rr.AnnotationContext(_classes(card)))
+        self._log_static("about", rr.TextDocument(_ABOUT, media_type=rr.MediaType.MARKDOWN))
+        self._log_static("latency", rr.SeriesLines(names=names, colors=_stage_colours()))
+        self._log_static("frames", rr.SeriesLines(names=[outcome.value for outcome in SHOWN_OUTCOMES]))
+        for name in ("age/result", "age/presented", "in_flight", "clock_error"):
+            self._log_static(name, rr.SeriesLines(names=name.rpartition("/")[2].replace("_", " ")))
+        recording.send_blueprint(_blueprint([]))
+
+    def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
+        """See Scene."""
+        place = camera_name(frame.camera), "result" if frame.age_ns is None else "presented"
+        if place not in self._places:
+            self._places.append(place)
+            self._recording.send_blueprint(_blueprint(self._places))
+        path, drawing = "/".join(place), draw(frame, self._card, reduction)
+        self._set_time(time_ns, frame.sequence)
+        self._recording.log(path, rr.EncodedImage(contents=drawing.jpeg, media_type="image/jpeg"))
+        size = len(drawing.jpeg) + _ROW_BYTES + self._log_result(path, drawing)
+        if frame.age_ns is not None:
+            self._recording.log("age/presented", rr.Scalars(frame.age_ns / 1e6))
+            size += _ROW_BYTES
+        return size
+
+    def measure(self, row: Mapping[str, str], time_ns: int) -> int:
+        """See Scene."""
+        self._set_time(time_ns, int(row["sequence"]))
+        numbers = {"age/result": number(row, "total_ms"), "clock_error": number(row, "clock_error_ms")}
+        scalars = {name: value for name, value in numbers.items() if value is not None}
+        for name, value in scalars.items():
+            self._recording.log(name, rr.Scalars(value))
+        if (ends := stacked_ms(row)) is not None:
+            self._recording.log("latency", rr.Scalars(ends))
+        return _ROW_BYTES * (len(scalars) + 1)
+
+    def count(self, outcomes: Mapping[str, int], in_flight: int | None, time_ns: int) -> int:
+        """See Scene."""
+        self._set_time(time_ns)
+        self._recording.log("frames", rr.Scalars([outcomes.get(outcome, 0) for outcome in SHOWN_OUTCOMES]))
+        if in_flight is not None:
+            self._recording.log("in_flight", rr.Scalars(in_flight))
+        return 2 * _ROW_BYTES
+
+    def _log_result(self, path: str, drawing: Drawing) -> int:
+        """Draws a result over its image; returns the size of what was logged."""
+        if drawing.mask is not None:
+            self._recording.log(f"{path}/mask", rr.SegmentationImage(drawing.mask, opacity=_OPACITY))
+            return len(lz4.block.compress(drawing.mask)) + _ROW_BYTES  # Rerun compresses what it sends in this way.
+        if drawing.detections is not None:
+            found = drawing.detections
+            labels = [
+                f"{self._card.labels.name_of(class_id)} {score:.0%}"
+                for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True)
+            ]
+            boxes = rr.Boxes2D(
+                array=found.boxes, array_format=rr.Box2DFormat.XYXY, class_ids=found.class_ids, labels=labels
+            )
+            self._recording.log(f"{path}/objects", boxes)
+            return 40 * len(labels) + _ROW_BYTES
+        if drawing.classes:
+            self._recording.log(f"{path}/classes", rr.TextDocument(drawing.classes, media_type=rr.MediaType.TEXT))
+            return len(drawing.classes) + _ROW_BYTES
+        return 0
+
+    def _log_static(self, path: str, entity: rr.AsComponents) -> None:
+        self._recording.log(path, entity, static=True)
+
+    def _set_time(self, time_ns: int, sequence: int | None = None) -> None:
+        self._recording.set_time(_TIME, timestamp=np.datetime64(time_ns, "ns"))
+        if sequence is None:
+            self._recording.disable_timeline(_FRAME)
+        else:
+            self._recording.set_time(_FRAME, sequence=sequence)
+
+
+class RerunSink:
+    """Writes `run.rrd`: frames at the times of their recording, and at the end the latency of each frame."""
+
+    in_order = True
+
+    def __init__(self, folder: Path, card: ModelCard) -> None:
+        """Opens the file.
+
+        Raises:
+            SinkError: the file cannot be written, as for the other methods.
+        """
+        self._folder = folder
+        self._path = folder / RRD_NAME
+        self._recording = rr.RecordingStream(APPLICATION)
+        try:
+            self._recording.save(self._path)
+        except RuntimeError as error:
+            raise write_error(self._path, error) from error
+        self._scene = RerunScene(self._recording, card)
+
+    def write(self, frame: FrameResult) -> None:
+        """See Sink."""
+        self._scene.show(frame, frame.source_ns, Reduction())
+        self._flush()
+
+    def close(self) -> None:
+        """See Sink."""
+        draw_log(self._scene, self._folder)
+        self._flush()
+        self._recording.disconnect()
+
+    def _flush(self) -> None:
+        try:
+            self._recording.flush()
+        except RuntimeError as error:  # Such as a full disk.
+            raise write_error(self._path, error) from error
+
+
+def _classes(card: ModelCard) -> list[rr.AnnotationInfo]:
+    known = [
+        rr.AnnotationInfo(id=class_id, label=name, color=colour)
+        for class_id, (name, colour) in enumerate(zip(card.labels.names, card.labels.colours, strict=True))
+    ]
+    return known if len(known) > UNSEEN else [*known, rr.AnnotationInfo(UNSEEN, "not seen", (0, 0, 0, 0))]
+
+
+def _stage_colours() -> list[tuple[int, int, int]]:
+    """Returns a colour for each stacked part: darker the later it is in its node."""
+    colours = []
+    for index, part in enumerate(STACKED_PARTS):
+        where = WHERE[part]
+        saturation = 0.0 if where == "link" else 0.85
+        value = 1.0 - 0.5 * index / len(STACKED_PARTS)
+        red, green, blue = colorsys.hsv_to_rgb(_HUES[where], saturation, value)
+        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return colours
+
+
+def _blueprint(places: list[tuple[str, str]]) -> rrb.Blueprint:
+    """Returns the layout: a row per camera, then the latency and the counts, with an explanation beside them."""
+    cameras = list(dict.fromkeys(camera for camera, _ in places))
+    rows = [
+        rrb.Horizontal(
+            *(
+                rrb.Spatial2DView(origin=f"{camera}/{kind}", name=f"{kind.capitalize()}: {camera}")
+                for kind in ("result", "presented")
+                if (camera, kind) in places
+            )
+        )
+        for camera in cameras[:_MAX_CAMERAS]
+    ]
+    plots = rrb.Horizontal(
+        rrb.TimeSeriesView(origin="latency", name="Latency by stage, stacked (ms)"),
+        rrb.Vertical(
+            rrb.TimeSeriesView(origin="age", name="Age (ms)"),
+            rrb.TimeSeriesView(contents=["/in_flight", "/clock_error"], name="In flight; clock error (ms)"),
+        ),
+        rrb.Vertical(
+            rrb.TimeSeriesView(origin="frames", name="Frames by outcome"),
+            rrb.TextDocumentView(origin="about", name="What you see"),
+        ),
+    )
+    return rrb.Blueprint(
+        rrb.Vertical(*rows, plots, row_shares=[3] * len(rows) + [2]),
+        rrb.TimePanel(state="collapsed", timeline=_TIME),
+        rrb.BlueprintPanel(state="collapsed"),
+        rrb.SelectionPanel(state="collapsed"),
+    )

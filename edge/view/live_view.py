@@ -1,0 +1,189 @@
+"""The live view of a run: sends the newest frames to a process of its own. No caller waits for it, whatever a viewer does."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
+from edge.ledger import RunCounts
+from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presented_run import output_result
+from edge.sinks.sink import FrameResult, Origin
+from edge.sinks.writer import MissingOutput, frame_result
+from edge.view.messages import MAX_ROWS, ViewedCounts, ViewedRow, ViewMessage, ViewSettings, viewed_frame, write_message
+from edge.view.viewer import ViewError, bytes_per_s
+from shared import clock
+from shared.logs import get_logger
+from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
+from shared.runlog.latency_log import LatencyRow, csv_fields
+from shared.stages import Stage
+
+_LOG = get_logger("edge")
+_START_S = 60.0  # Importing a viewer's library takes seconds on a busy machine.
+_END_S = 3.0  # The last frames may take this long to be shown.
+_COUNT_PERIOD_NS = 500_000_000  # Time between two messages with the totals.
+_WAKE_S = 0.5
+
+_Item = tuple[int, Callable[[], FrameResult | MissingOutput | None]]
+
+
+class LiveView:
+    """Shows a run in a viewer. Enter it before the run, and leave it after; all other methods return at once.
+
+    Only the newest frame of each camera waits, and the latest rows.
+    """
+
+    def __init__(self, config: EdgeConfig, card: ModelCard) -> None:
+        assert config.view is not None
+        self.counts: Callable[[], RunCounts] | None = None  # Returns the totals of the run so far.
+        self._config = config
+        self._card = card
+        self._frames: dict[tuple[str, bool], _Item] = {}
+        self._rows: deque[LatencyRow] = deque(maxlen=MAX_ROWS)
+        self._changed = threading.Condition()
+        self._has_ended = False
+        self._counted_ns = 0
+
+    def __enter__(self) -> Self:
+        """Starts the viewer, and logs its address.
+
+        Raises:
+            ViewError: it does not start.
+        """
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edge.view.view_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C ends the run first, and the viewer's own processes end with this one.
+        )
+        try:
+            self._open()
+        except BaseException:
+            self._kill()
+            raise
+        self._thread = threading.Thread(target=self._run, name="view", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify()
+        self._thread.join(_END_S)
+        with suppress(subprocess.TimeoutExpired):
+            if not self._thread.is_alive():
+                self._process.wait(_END_S)
+        self._kill()
+        self._thread.join()
+
+    def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        """Shows a frame with its result."""
+        self._put((record.camera, False), lambda: frame_result(record, answer, origin, self._card))
+
+    def presented(self, tick: PresentedTick) -> None:
+        """Shows the output of a presenter."""
+        self._put((tick.camera, True), lambda: output_result(tick, self._config))
+
+    def ended(self, row: LatencyRow) -> None:
+        """Shows the latency of a frame that has ended."""
+        with self._changed:
+            self._rows.append(row)
+            self._changed.notify()
+
+    def _put(self, place: tuple[str, bool], make: Callable[[], FrameResult | MissingOutput | None]) -> None:
+        with self._changed:
+            self._frames[place] = clock.now_ns(), make
+            self._changed.notify()
+
+    def _open(self) -> None:
+        config = self._config
+        assert config.view is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        limit = None if config.view_limit is None else bytes_per_s(config.view_limit)
+        files = [None if path is None else str(path) for path in (config.view_tls_cert, config.view_tls_key)]
+        with suppress(OSError):  # It has ended already; the next line finds out why.
+            write_message(self._process.stdin, ViewSettings(config.view, config.view_host, self._card, limit, *files))
+        if not select.select([self._process.stdout], [], [], _START_S)[0]:
+            raise ViewError(f"viewer {config.view} did not start within {_START_S:g} s: leave --view out")
+        reply = json.loads(self._process.stdout.readline() or "{}")
+        if "address" not in reply:
+            raise ViewError(reply.get("error") or f"viewer {config.view} has ended: {self._last_words()}")
+        _LOG.info("view ready", viewer=config.view, address=reply["address"], note=reply["note"])
+
+    def _run(self) -> None:
+        """Sends what waits until the view ends; the body of a thread."""
+        assert self._process.stdin is not None
+        try:
+            while not self._has_ended:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._frames or self._rows or self._has_ended, _WAKE_S)
+                for message in self._take():
+                    write_message(self._process.stdin, message)
+            self._process.stdin.close()
+        except OSError:
+            if not self._has_ended:
+                _LOG.warning("viewer ended; the run goes on without it", reason=self._last_words())
+
+    def _take(self) -> Iterator[ViewMessage]:
+        """Yields the messages of what waits."""
+        with self._changed:
+            frames, rows = list(self._frames.values()), list(self._rows)
+            self._frames.clear()
+            self._rows.clear()
+        for time_ns, make in frames:
+            frame = make()
+            if isinstance(frame, FrameResult):
+                yield viewed_frame(frame, time_ns, self._card)
+        for row in rows:
+            yield ViewedRow(max(row.edge_times.values(), default=row.edge_times[Stage.DUE]), csv_fields(row))
+        if self.counts is not None and clock.now_ns() - self._counted_ns >= _COUNT_PERIOD_NS:
+            self._counted_ns = clock.now_ns()
+            counts = self.counts()
+            outcomes = {outcome.value: number for outcome, number in counts.outcomes.items()}
+            yield ViewedCounts(self._counted_ns, outcomes, counts.in_flight)
+
+    def _kill(self) -> None:
+        """Ends the process and those that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else "it gave no reason"
+
+
+@contextmanager
+def open_view(config: EdgeConfig, card: ModelCard, presentation: Presentation | None) -> Iterator[LiveView | None]:
+    """Yields the live view of a run; None if none is configured.
+
+    Raises:
+        SkylaneError: the viewer cannot be started.
+    """
+    if config.view is None:
+        yield None
+        return
+    with LiveView(config, card) as view:
+        if presentation is not None:
+            presentation.listeners.append(view.presented)
+        yield view

@@ -1,0 +1,73 @@
+"""The contract and the table of viewers, which show a run while it goes on."""
+
+import re
+import socket
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from edge.sinks.scene import Scene
+from shared.errors import SkylaneError
+
+LOOPBACK = "127.0.0.1"
+
+
+class ViewError(SkylaneError):
+    """A viewer cannot be started, or does not support what was asked of it."""
+
+
+class Viewer(Protocol):
+    """A server that programs of a user connect to. Built as `Viewer(settings)`, in the process of the view."""
+
+    scene: Scene
+    address: str  # What a user opens.
+    note: str  # What a user must know of it, in a few words.
+
+    def check(self) -> None:
+        """Raises a ViewError if the server has ended."""
+
+    def close(self) -> None:
+        """Sends what is still to be sent, for a second at most, and ends the server."""
+
+
+class ViewerEntry(NamedTuple):
+    """A row of the table."""
+
+    path: str  # "module:attribute" of a Viewer.
+    extra: str  # The pip extra that installs its library.
+    has_tls: bool
+
+
+VIEWERS = {
+    "rerun": ViewerEntry("edge.view.rerun_viewer:RerunViewer", "view", has_tls=False),
+    "foxglove": ViewerEntry("edge.view.foxglove_viewer:FoxgloveViewer", "view", has_tls=True),
+}
+
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kMG])?bit(?:/s)?")
+_FACTORS = {None: 1, "k": 1e3, "M": 1e6, "G": 1e9}
+_SLOWEST_BIT_S = 100_000.0  # The smallest pictures, once per second.
+
+
+def bytes_per_s(rate: str) -> float:
+    """Parses a rate such as "2Mbit".
+
+    Raises:
+        ViewError: it is no rate, or too low for any picture.
+    """
+    match = _RATE.fullmatch(rate)
+    bits_per_s = float(match[1]) * _FACTORS[match[2]] if match else 0.0
+    if bits_per_s < _SLOWEST_BIT_S:
+        raise ViewError(f"{rate[:40]!r} is no rate of pictures: give one from 100kbit on, such as 500kbit or 2Mbit")
+    return bits_per_s / 8
+
+
+def preferred_port(host: str, port: int) -> int:
+    """Returns a TCP port if nothing listens on it, otherwise a free one."""
+    with suppress(OSError), socket.create_server((host, port)):
+        return port
+    return free_port(host)
+
+
+def free_port(host: str) -> int:
+    """Returns a TCP port on which nothing listens at the moment."""
+    with socket.create_server((host, 0)) as probe:
+        return int(probe.getsockname()[1])

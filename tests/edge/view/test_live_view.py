@@ -1,0 +1,218 @@
+"""The live view: what reaches the viewers, and that a viewer that dies, hangs or comes late costs the run nothing."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from edge.config import EdgeConfig
+from edge.ledger import RunCounts
+from edge.presenting.presentation import PresentedTick
+from edge.presenting.presenter import Output
+from edge.view.live_view import LiveView
+from edge.view.viewer import ViewError, bytes_per_s
+from shared import clock
+from shared.errors import SkylaneError
+from shared.runlog.latency_log import LatencyRow, Outcome
+from shared.runlog.presented_log import OutputOrigin
+from shared.stages import CLOUD_STAGES, EDGE_STAGES
+from tests.edge.samples import CARD
+from tests.edge.view.watching import (
+    FoxgloveReader,
+    RerunReader,
+    card_with,
+    processes,
+    read_rrd,
+    record,
+    show,
+    until,
+    watched,
+)
+
+LogLines = Callable[[], list[dict[str, Any]]]
+VIEWERS = ("rerun", "foxglove")
+
+
+def row(sequence: int = 0) -> LatencyRow:
+    """Returns the row of an answered frame."""
+    now_ns = clock.now_ns()
+    edge = {stage: now_ns + 10**6 * index for index, stage in enumerate(EDGE_STAGES)}
+    cloud = {stage: now_ns + 10**5 * index for index, stage in enumerate(CLOUD_STAGES)}
+    return LatencyRow("car", "/left", "s1", sequence, Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
+
+
+def tick(sequence: int) -> PresentedTick:
+    """Returns an output that is 80 ms old."""
+    made = record(sequence)
+    result = np.full((8, 12), 1, np.uint8)
+    return PresentedTick(
+        "/left", sequence, sequence, 7, 0, clock.now_ns(), clock.now_ns(), Output(OutputOrigin.WARPED, result),
+        age_ns=80_000_000, image=made.image, geometry=made.geometry,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def everything(view: LiveView) -> Callable[[], None]:
+    """Returns a function that shows the next frame, output and row."""
+    numbers = count()
+    view.counts = lambda: RunCounts(9, 2, {Outcome.ANSWERED: 7}, {}, None)
+
+    def act() -> None:
+        number = next(numbers)
+        show(view, record(number))
+        view.presented(tick(number))
+        view.ended(row(number))
+
+    return act
+
+
+def test_rerun_shows_frames_masks_outputs_and_latency(tmp_path: Path, log_lines: LogLines) -> None:
+    """Rerun's own program receives them, also what was shown before it came, and the classes by their names."""
+    with watched("rerun", log_lines, card_with("road", "tree")) as (view, address):
+        act = everything(view)
+        act()
+        with RerunReader(address, tmp_path / "seen.rrd") as reader:
+
+            def grown() -> bool:
+                act()
+                time.sleep(0.05)
+                return reader.size > 200_000
+
+            reader.wait_for(grown)
+    seen = read_rrd(tmp_path / "seen.rrd")
+    expected = {"/left/result/mask", "/left/presented", "/latency", "/age/result", "/frames", "/in_flight", "/about"}
+    assert seen.keys() >= expected
+    (classes,) = seen["/"]
+    assert [
+        (each["class_description"]["info"]["id"], each["class_description"]["info"]["label"])
+        for each in classes["AnnotationContext:context"][0]
+    ] == [
+        (0, "road"),
+        (1, "tree"),
+        (255, "not seen"),
+    ]
+    assert {bytes(row["SegmentationImage:buffer"][0]) for row in seen["/left/result/mask"]} == {bytes([1] * 96)}
+
+
+def test_foxglove_shows_frames_masks_outputs_and_latency(log_lines: LogLines) -> None:
+    """A client of its protocol receives them."""
+    expected = {"/left/result/image", "/left/result/mask", "/left/result/overlay", "/left/presented/image", "/latency"}
+    with watched("foxglove", log_lines) as (view, address):
+        reader = FoxgloveReader(address)
+        reader.read_until(lambda it: it.topics() >= expected | {"/frames", "/age"}, everything(view))
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_viewer_that_dies_or_hangs_delays_nothing(viewer: str, number: signal.Signals, log_lines: LogLines) -> None:
+    """Each of its processes is killed or stopped in turn; showing 300 large frames then takes no time and no memory."""
+    for index in range(2 if viewer == "rerun" else 1):
+        with watched(viewer, log_lines) as (view, _):
+            show(view, record(0))
+            processes()[index].send_signal(number)
+            before = psutil.Process().memory_info().rss
+            frame = record(1, 2000, 2000)
+            for _ in range(300):
+                show(view, frame)
+            assert psutil.Process().memory_info().rss - before < 200 << 20
+            if number is signal.SIGKILL:
+                until(lambda: [line for line in log_lines() if "viewer ended" in line["event"]] != [])
+
+
+def test_two_runs_have_addresses_of_their_own(log_lines: LogLines) -> None:
+    """The second one would fail, or show the first."""
+    with watched("rerun", log_lines) as (_, first):
+        with LiveView(EdgeConfig(view="rerun"), CARD):
+            addresses = [line["address"] for line in log_lines() if line["event"] == "view ready"]
+        assert len({first, *addresses}) == 2
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_the_servers_listen_on_this_machine_only(viewer: str, log_lines: LogLines) -> None:
+    """Camera pictures are private."""
+    with watched(viewer, log_lines):
+        listening = {
+            address.laddr.ip
+            for process in processes()
+            for address in process.net_connections(kind="inet")
+            if address.status == psutil.CONN_LISTEN
+        }
+    assert listening == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("2Mbit", 250_000), ("500kbit", 62_500), ("1.5 Mbit/s", 187_500), ("1Gbit", 125_000_000)]
+)
+def test_rates(text: str, rate: float) -> None:
+    """They are written as `tc` writes them."""
+    assert bytes_per_s(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2", "2MB", "Mbit", "-2Mbit", "99kbit", "0Mbit", "nanMbit", "1e3Mbit", "2 Mbit\x1b[31m", "٢Mbit", "2mbit"],
+)
+def test_other_rates_are_refused_with_an_example(text: str) -> None:
+    """A rate of bytes would be eight times as much."""
+    with pytest.raises(ViewError, match="such as 500kbit or 2Mbit"):
+        bytes_per_s(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"view_limit": "2Mbit"}, "nothing is shown: add `view`"),
+        ({"view_host": "0.0.0.0"}, "nothing is shown"),
+        ({"view": "rerun", "view_host": "0.0.0.0"}, "whole network.*ssh -L"),
+        ({"view": "rerun", "view_host": "192.168.1.7"}, "whole network.*ssh -L"),
+        ({"view": "rerun", "view_host": "::"}, "whole network"),
+        ({"view": "foxglove", "view_host": "0.0.0.0"}, "whole network.*view_tls_cert"),
+        ({"view": "foxglove", "view_host": "car.example"}, "whole network"),
+        ({"view": "rerun", "view_tls_cert": __file__, "view_tls_key": __file__}, "no TLS"),
+        ({"view": "foxglove", "view_tls_cert": __file__}, "needs its key"),
+        ({"view": "foxglove", "view_tls_key": __file__}, "needs its key"),
+        ({"view": "rviz"}, "rviz"),
+        ({"view": "rerun", "view_limit": "fast"}, "such as"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(options: dict[str, Any], problem: str) -> None:
+    """Before anything is opened."""
+    with pytest.raises(ValueError, match=f"(?s){problem}"):
+        EdgeConfig(**options)
+
+
+def test_a_certificate_that_is_none_is_refused(tmp_path: Path) -> None:
+    """The reason of Foxglove's server reaches the user."""
+    (tmp_path / "cert.pem").write_text("no certificate")
+    config = EdgeConfig(view="foxglove", view_tls_cert=tmp_path / "cert.pem", view_tls_key=tmp_path / "cert.pem")
+    with pytest.raises(SkylaneError, match="cannot listen"), LiveView(config, CARD):
+        pass
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """It cannot be listened on."""
+    config = EdgeConfig(view="rerun", view_host="127.0.0.1").model_copy(update={"view_host": "192.0.2.1"})
+    with pytest.raises(SkylaneError, match=r"192\.0\.2\.1"), LiveView(config, CARD):
+        pass
+
+
+def test_names_from_the_wire_are_text_in_the_viewers(log_lines: LogLines) -> None:
+    """A camera is named by its bag, and classes by a worker's card: neither makes a path, a topic or markup."""
+    with watched("foxglove", log_lines, card_with("<b>road</b>", "[x](http://evil.example)")) as (view, address):
+        reader = FoxgloveReader(address)
+        numbers = count()
+        nasty = "/../../<script>\x1b[2J"
+        reader.read_until(lambda it: bool(it.messages), lambda: show(view, record(next(numbers), camera=nasty)))
+    assert all(topic.isprintable() and ".." not in topic and "<" not in topic for topic in reader.topics())
+
+
+def test_a_taken_port_is_not_used(log_lines: LogLines) -> None:
+    """Another program may have it."""
+    with socket.create_server(("127.0.0.1", 0)) as other, watched("foxglove", log_lines) as (_, address):
+        assert not address.endswith(f":{other.getsockname()[1]}")
