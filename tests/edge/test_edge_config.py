@@ -121,6 +121,7 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
         "Presentation:",
         "Encoding:",
         "Results:",
+        "Live view:",
         "Advanced:",
     ]
     ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
