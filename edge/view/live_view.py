@@ -20,20 +20,19 @@ from edge.presenting.presentation import Presentation, PresentedTick
 from edge.presenting.presented_run import output_result
 from edge.sinks.sink import FrameResult, Origin
 from edge.sinks.writer import MissingOutput, frame_result
-from edge.view.messages import MAX_ROWS, ViewedCounts, ViewedRow, ViewMessage, ViewSettings, viewed_frame, write_message
+from edge.view.messages import ViewedFrame, ViewSettings, ViewUpdate, write_message
 from edge.view.viewer import ViewError, bytes_per_s
 from shared import clock
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LatencyRow, csv_fields
-from shared.stages import Stage
 
 _LOG = get_logger("edge")
 _START_S = 60.0  # Importing a viewer's library takes seconds on a busy machine.
 _END_S = 3.0  # The last frames may take this long to be shown.
-_COUNT_PERIOD_NS = 500_000_000  # Time between two messages with the totals.
-_WAKE_S = 0.5
+_MAX_ROWS = 64  # That wait; older ones are left out.
+_NO_COUNTS = RunCounts(0, 0, {}, {}, None)
 
 _Item = tuple[int, Callable[[], FrameResult | MissingOutput | None]]
 
@@ -46,14 +45,13 @@ class LiveView:
 
     def __init__(self, config: EdgeConfig, card: ModelCard) -> None:
         assert config.view is not None
-        self.counts: Callable[[], RunCounts] | None = None  # Returns the totals of the run so far.
+        self.counts: Callable[[], RunCounts] = lambda: _NO_COUNTS  # Returns the totals of the run so far.
         self._config = config
         self._card = card
         self._frames: dict[tuple[str, bool], _Item] = {}
-        self._rows: deque[LatencyRow] = deque(maxlen=MAX_ROWS)
+        self._rows: deque[LatencyRow] = deque(maxlen=_MAX_ROWS)
         self._changed = threading.Condition()
         self._has_ended = False
-        self._counted_ns = 0
 
     def __enter__(self) -> Self:
         """Starts the viewer, and logs its address.
@@ -125,36 +123,37 @@ class LiveView:
         _LOG.info("view ready", viewer=config.view, address=reply["address"], note=reply["note"])
 
     def _run(self) -> None:
-        """Sends what waits until the view ends; the body of a thread."""
+        """Sends what is new whenever the process asks for it, until the view ends; the body of a thread."""
         assert self._process.stdin is not None
-        try:
-            while not self._has_ended:
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            has_ended = False
+            while not has_ended:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._frames or self._rows or self._has_ended, _WAKE_S)
-                for message in self._take():
-                    write_message(self._process.stdin, message)
+                    self._changed.wait_for(lambda: self._frames or self._rows or self._has_ended)
+                    has_ended = self._has_ended
+                write_message(self._process.stdin, self._update())
+                if not self._process.stdout.readline():
+                    break
             self._process.stdin.close()
-        except OSError:
-            if not self._has_ended:
-                _LOG.warning("viewer ended; the run goes on without it", reason=self._last_words())
+        if not self._has_ended:
+            _LOG.warning("viewer ended; the run goes on without it", reason=self._last_words())
 
-    def _take(self) -> Iterator[ViewMessage]:
-        """Yields the messages of what waits."""
+    def _update(self) -> ViewUpdate:
+        """Returns what is new."""
         with self._changed:
             frames, rows = list(self._frames.values()), list(self._rows)
             self._frames.clear()
             self._rows.clear()
-        for time_ns, make in frames:
-            frame = make()
-            if isinstance(frame, FrameResult):
-                yield viewed_frame(frame, time_ns, self._card)
-        for row in rows:
-            yield ViewedRow(max(row.edge_times.values(), default=row.edge_times[Stage.DUE]), csv_fields(row))
-        if self.counts is not None and clock.now_ns() - self._counted_ns >= _COUNT_PERIOD_NS:
-            self._counted_ns = clock.now_ns()
-            counts = self.counts()
-            outcomes = {outcome.value: number for outcome, number in counts.outcomes.items()}
-            yield ViewedCounts(self._counted_ns, outcomes, counts.in_flight)
+        made = [(time_ns, make()) for time_ns, make in frames]
+        counts = self.counts()
+        return ViewUpdate(
+            clock.now_ns(),
+            [ViewedFrame.of(frame, time_ns, self._card) for time_ns, frame in made if isinstance(frame, FrameResult)],
+            [csv_fields(row) for row in rows],
+            {outcome.value: number for outcome, number in counts.outcomes.items()},
+            counts.in_flight,
+        )
 
     def _kill(self) -> None:
         """Ends the process and those that it has started."""
