@@ -32,6 +32,9 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "report": CommandEntry("analysis.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
     "study": CommandEntry("ops.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
+    "trace": CommandEntry(
+        "analysis.trace_cli:trace", "report", "Write the stages of every frame of a run for Perfetto."
+    ),
 }
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}

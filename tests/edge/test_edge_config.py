@@ -107,7 +107,7 @@ def test_the_shipped_configuration_contains_every_key_with_its_default() -> None
 
 
 def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only `--config` and `--help` stand outside of a group."""
+    """Only `--config`, `--quiet` and `--help` stand outside of a group."""
     with pytest.raises(SystemExit):
         cli.main(["edge", "play", "--help"])
     lines = capsys.readouterr().out.splitlines()
@@ -126,9 +126,9 @@ def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str])
     ]
     ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
     options = [line for line in ungrouped if line.startswith("  -")]
-    assert len(options) == 2
-    assert "--config" in options[0]
-    assert "--help" in options[1]
+    assert len(options) == 3
+    for option, name in zip(options, ("--config", "--quiet", "--help"), strict=True):
+        assert name in option
 
 
 def test_a_dispatch_without_a_broker_is_refused() -> None:
