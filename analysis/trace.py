@@ -9,7 +9,7 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +27,7 @@ Event = Mapping[str, Any]
 _NS_PER_US = 1000
 _LONGEST_NS = 30 * 86_400 * 10**9  # Up to there, a floating-point number of microseconds has every nanosecond.
 _VEHICLE = 1  # Number of the vehicle's process; workers follow.
+_THREADS = 1000  # Numbers of the threads of a process begin at its own, times this: the viewer takes equal numbers for the main thread.
 _ARGUMENTS = ("frame_index", "batch_size", "attempts", "bytes_up", "bytes_down")
 _CLOCK_ARGUMENTS = ("clock_offset_ms", "clock_error_ms", "uplink_resolved", "downlink_resolved")
 
@@ -36,19 +37,20 @@ class _Lanes:
     """The threads of a process: spans on one must not overlap, and frames do."""
 
     process: int
-    first: int
+    numbers: Iterator[int]  # Of the threads of the process.
+    lanes: list[int] = field(default_factory=list)
     _free: list[int] = field(default_factory=list)
     _busy: list[tuple[int, int]] = field(default_factory=list)  # End of the span, and its lane.
-    count: int = 0
 
     def take(self, start_ns: int, end_ns: int) -> int:
         """Returns the lane of a span. Spans come in the order of their starts."""
         while self._busy and self._busy[0][0] <= start_ns:
             heapq.heappush(self._free, heapq.heappop(self._busy)[1])
-        if not self._free:
-            heapq.heappush(self._free, self.first + self.count)
-            self.count += 1
-        lane = heapq.heappop(self._free)
+        if self._free:
+            lane = heapq.heappop(self._free)
+        else:
+            lane = next(self.numbers)
+            self.lanes.append(lane)
         heapq.heappush(self._busy, (end_ns, lane))
         return lane
 
@@ -106,6 +108,7 @@ class _Trace:
         self.origin_ns = frames[0].stamps[Stage.DUE]
         self._lanes: dict[tuple[str, str], _Lanes] = {}  # By kind and name: a camera of the vehicle, or a worker.
         self._processes: dict[str, int] = {}
+        self._threads: dict[int, Iterator[int]] = {}
 
     def events(self, folder: Path) -> Iterator[Event]:
         """Yields the frames of the vehicle, those of the workers, the outputs, and then the names."""
@@ -174,24 +177,24 @@ class _Trace:
             if Stage.RETURNED in frame.stamps and Stage.SENT in frame.stamps
             for stage, change in ((Stage.SENT, 1), (Stage.RETURNED, -1))
         ]
-        count = 0
+        away = 0
         for at_ns, change in sorted(changes):
-            count += change
-            yield self._counter("frames in flight", at_ns, count)
+            away += change
+            yield self._counter("in flight", "frames", at_ns, away)
 
     def _outputs(self, ticks: Iterator[PresentedRow]) -> Iterator[Event]:
         for tick in ticks:
             if tick.due_ns is not None and tick.due_ns >= self.origin_ns and tick.age_ns is not None:
-                yield self._counter("age of the output in ms", tick.due_ns, tick.age_ns / 1e6)
+                yield self._counter("age of the output", "ms", tick.due_ns, tick.age_ns / 1e6)
 
     def _names(self) -> Iterator[Event]:
         for name, process in self._processes.items():
             yield _metadata("process_name", process, 0, {"name": name})
             yield _metadata("process_sort_index", process, 0, {"sort_index": process})
         for (_, name), lanes in self._lanes.items():
-            for number in range(lanes.count):
-                yield _metadata("thread_name", lanes.process, lanes.first + number, {"name": f"{name} {number + 1}"})
-                yield _metadata("thread_sort_index", lanes.process, lanes.first + number, {"sort_index": number})
+            for lane in lanes.lanes:
+                yield _metadata("thread_name", lanes.process, lane, {"name": name})
+                yield _metadata("thread_sort_index", lanes.process, lane, {"sort_index": lane})
 
     def _lane_of(self, frame: _Frame, stamps: Sequence[tuple[Stage, int]], kind: str) -> tuple[int, int]:
         text = printable(self._table.cell(kind, frame.row))
@@ -199,15 +202,15 @@ class _Trace:
             vehicle = f"vehicle {printable(self._table.cell('vehicle', frame.row))}"
             process = f"worker {text}" if kind == "worker" else vehicle
             number = self._processes.setdefault(process, len(self._processes) + _VEHICLE)
-            self._lanes[kind, text] = _Lanes(number, 1_000_000 * (1 + len(self._lanes)))
+            self._lanes[kind, text] = _Lanes(number, self._threads.setdefault(number, count(_THREADS * number + 1)))
         lanes = self._lanes[kind, text]
         return lanes.process, lanes.take(stamps[0][1], stamps[-1][1])
 
     def _span(self, name: str, lane: tuple[int, int], start_ns: int, end_ns: int, arguments: Any) -> Event:
         return {"ph": "X", "name": name, **self._at(lane, start_ns), "dur": _us(end_ns - start_ns), "args": arguments}
 
-    def _counter(self, name: str, at_ns: int, value: float) -> Event:
-        return {"ph": "C", "name": name, "pid": _VEHICLE, "ts": _us(at_ns - self.origin_ns), "args": {"value": value}}
+    def _counter(self, name: str, unit: str, at_ns: int, value: float) -> Event:
+        return {"ph": "C", "name": name, "pid": _VEHICLE, "ts": _us(at_ns - self.origin_ns), "args": {unit: value}}
 
     def _at(self, lane: tuple[int, int], at_ns: int) -> Event:
         return {"pid": lane[0], "tid": lane[1], "ts": _us(at_ns - self.origin_ns)}

@@ -124,7 +124,7 @@ def test_lanes_and_processes_have_the_names_of_the_log(tmp_path: Path) -> None:
     assert len([name for name in names if name.startswith("vehicle ")]) == 1
     named = {(event["pid"], event["tid"]) for event in events if event.get("name") == "thread_name"}
     assert {lane for lane, *_ in _spans(events)} == named
-    counts = [event["args"]["value"] for event in events if event.get("name") == "frames in flight"]
+    counts = [event["args"]["frames"] for event in events if event.get("name") == "in flight"]
     assert min(counts) == 0 == counts[-1] < max(counts)
     _check_nesting(events)
 
