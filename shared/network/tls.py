@@ -195,13 +195,10 @@ _NOT_TLS = (
 )  # OpenSSL's errors for a reply that is not TLS.
 
 
-def check_not_expired(file: Path, remedy: str, *, is_revocation_list: bool = False) -> None:
-    """Checks every certificate of a PEM file, or a revocation list: a broker with an expired one refuses every client.
-
-    `remedy` ends the error message. A file that holds no certificate passes: the server's TLS library reports it better.
+def certificate_expiries(file: Path, *, is_revocation_list: bool = False) -> list[datetime]:
+    """Returns when each certificate of a PEM file, or a revocation list, expires; nothing for another file.
 
     Raises:
-        SkylaneError: a certificate or the list has expired; the message has the date.
         MissingExtraError: `cryptography` is not installed.
     """
     try:
@@ -215,7 +212,19 @@ def check_not_expired(file: Path, remedy: str, *, is_revocation_list: bool = Fal
         else:
             expiries = [each.not_valid_after_utc for each in x509.load_pem_x509_certificates(data)]
     except (OSError, ValueError):
-        return
-    for expires in expiries:
-        if expires is not None and expires <= datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):
+        return []
+    return [expires for expires in expiries if expires is not None]
+
+
+def check_not_expired(file: Path, remedy: str, *, is_revocation_list: bool = False) -> None:
+    """Checks every certificate of a PEM file, or a revocation list: a broker with an expired one refuses every client.
+
+    `remedy` ends the error message. A file that holds no certificate passes: the server's TLS library reports it better.
+
+    Raises:
+        SkylaneError: a certificate or the list has expired; the message has the date.
+        MissingExtraError: `cryptography` is not installed.
+    """
+    for expires in certificate_expiries(file, is_revocation_list=is_revocation_list):
+        if expires <= datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):
             raise SkylaneError(f"{file} expired on {expires:%Y-%m-%d}: {remedy}")

@@ -6,7 +6,7 @@ The outcome of frames whose rows a full disk lost may still be known, see `share
 import fcntl
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,20 @@ def repair_all(parent: Path) -> dict[Path, int]:
     Runs that cannot be repaired are skipped; `repair` reports why.
     """
     repaired = {}
-    for journal in sorted(parent.glob(f"*/{JOURNAL_NAME}")):
-        try:
-            if read_manifest(journal.parent).get("state") == "running":
-                repaired[journal.parent] = repair(journal.parent)
-        except LogError:
-            continue
+    for folder in killed_runs(parent):
+        with suppress(LogError):
+            repaired[folder] = repair(folder)
     return repaired
+
+
+def killed_runs(parent: Path) -> Iterator[Path]:
+    """Yields the folder of every run directly under `parent` whose vehicle was killed, and which was not repaired since."""
+    for journal in sorted(parent.glob(f"*/{JOURNAL_NAME}")):
+        with suppress(LogError):
+            if read_manifest(journal.parent).get("state") == "running":
+                with _locked(journal):
+                    pass
+                yield journal.parent
 
 
 def repair(folder: Path) -> int:
