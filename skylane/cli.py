@@ -25,7 +25,9 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
         "ops.demo:demo", "demo", "Run the whole pipeline on this machine: bag, broker, cloud, edge, masks."
     ),
     "doctor": CommandEntry(
-        "ops.doctor.cli:doctor", "edge", "Check this machine, the broker and the workers, and say what mends each fault."
+        "ops.doctor.cli:doctor",
+        "edge",
+        "Check this machine, the broker and the workers, and say what mends each fault.",
     ),
     "edge": CommandEntry(
         "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."

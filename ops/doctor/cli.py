@@ -70,7 +70,6 @@ def _settings(role: str, path: Path | None, flags: dict[str, Any]) -> tuple[Edge
     try:
         read = read_yaml(path, kind)
     except ConfigError as error:
-        shipped = "edge" if role == "vehicle" else "cloud"
         key = f" at {error.key}" if error.key else ""
         cause = f"{path}{key}: {error.problem}"
         return override(kind(), given), [Check.error("configuration", cause, f"${{EDITOR:-vi}} {path}")]

@@ -19,7 +19,7 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.transports.opening import open_transport
-from edge.transports.transport import TRANSPORTS
+from edge.transports.transport import TRANSPORTS, Transport
 from edge.workers.worker_directory import WorkerDirectory
 from ops.doctor.check import Check
 from shared import clock
@@ -140,11 +140,11 @@ def _tls(node: Node, address: Address, certificates: Certificates | None) -> Ite
         ):
             expires_s = ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
     except ssl.SSLError as error:
-        cause = (describe_tls_error(error, address, certificates) or str(error)).rpartition(": ")
+        cause, _, advice = (describe_tls_error(error, address, certificates) or str(error)).rpartition(": ")
         code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else None
         fetch = f"scp {address.host}:{folder / 'ca.crt'} {folder / 'ca.crt'}"
-        remedy = again if code in _ON_BROKER else fetch if code is not None else cause[2]
-        yield Check.error("TLS", cause[0] or cause[2], remedy)
+        remedy = again if code in _ON_BROKER else fetch if code is not None else advice
+        yield Check.error("TLS", cause or advice, remedy)
         return
     except SkylaneError as error:
         yield replace(Check.failed("TLS", error), remedy=node.renewal)
@@ -177,7 +177,7 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
     if "sent no reply" in failed.finding:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
         return Check.error("login", cause, f"skylane broker --port {address.port}")
-    if "certificate" in str(error):
+    if "certificate" in failed.finding:
         return replace(failed, remedy=node.renewal)
     if "refuses" in failed.finding:
         scheme = "mqtts" if address.tls else "mqtt"
@@ -220,7 +220,9 @@ class _Conversation:
             cause, _, _ = str(error).partition(": start one")
             served = sorted({card.name for status in self._statuses.values() for card in status.cards})
             remedy = f"--model {served[0]}" if served else ""
-            command = f"skylane edge play SOURCE {remedy}" if served else f"skylane cloud serve --broker {config.broker}"
+            command = (
+                f"skylane edge play SOURCE {remedy}" if served else f"skylane cloud serve --broker {config.broker}"
+            )
             yield self._packet(None)
             yield Check.error("workers", f"{cause}; served: {', '.join(served) or 'nothing'}", command)
             return
@@ -338,8 +340,7 @@ class _Conversation:
     def _test_frame(self, card: ModelCard) -> Check:
         started_ns = clock.now_ns()
         reply = self._send(self._frame(card, Deadline.NEVER, 1), _FRAME_S)
-        taken_ms = (clock.now_ns() - started_ns) / 1e6
-        return _judged(reply, taken_ms, f"skylane cloud serve --model {card.name}")
+        return _judged(reply, started_ns, f"skylane cloud serve --model {card.name}")
 
     def _frame(self, card: ModelCard, deadline: Deadline, sequence: int) -> FrameMessage:
         assert isinstance(self._node.config, EdgeConfig)
@@ -396,23 +397,27 @@ def _workers_by_address(config: EdgeConfig, *, with_frame: bool) -> Iterator[Che
     """Checks the workers of a transport without a broker."""
     for address in config.worker_addresses:
         one = config.model_copy(update={"worker_addresses": (address,), "window": 1})
-        session = uuid.uuid4().hex[:12]
+        remedy = f"skylane cloud serve --{TRANSPORTS[config.transport].endpoint} {address} --model {config.model}"
+        frame_id = FrameId(config.vehicle, _NAME, uuid.uuid4().hex[:12], 0)
         try:
-            with closing(open_transport(one, session)) as transport:
+            with closing(open_transport(one, frame_id.session)) as transport:
                 card = transport.wait_for_card(_TCP_S)
                 yield Check.ok(f"worker {address}", f"serves {card.name} {card.version}")
                 if with_frame:
-                    frame_id = FrameId(config.vehicle, _NAME, session, 0)
-                    message = _made_frame(one, card, frame_id, Deadline.NEVER)
-                    started_ns, replies = clock.now_ns(), transport.replies
-                    transport.send(message, transport.pack(message), lambda _: replies.put(None))
-                    with suppress(queue.Empty):
-                        reply = replies.get(timeout=_FRAME_S)
-                    taken_ms = (clock.now_ns() - started_ns) / 1e6
-                    yield _judged(reply.read() if reply else None, taken_ms, "skylane cloud serve --http :8000")
+                    message, started_ns = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns()
+                    yield _judged(_reply_of(transport, message), started_ns, remedy)
         except SkylaneError as error:
-            listen = f"skylane cloud serve --{TRANSPORTS[config.transport].endpoint} {address} --model {config.model}"
-            yield Check.error(f"worker {address}", str(error), listen)
+            yield Check.error(f"worker {address}", str(error), remedy)
+
+
+def _reply_of(transport: Transport, message: FrameMessage) -> ResultMessage | None:
+    """Sends a frame to a worker; returns its reply, or None if none came."""
+    replies = transport.replies
+    transport.send(message, transport.pack(message), lambda _: replies.put(None))
+    with suppress(queue.Empty):
+        reply = replies.get(timeout=_FRAME_S)
+        return None if reply is None else reply.read()
+    return None
 
 
 def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline: Deadline) -> FrameMessage:
@@ -425,7 +430,7 @@ def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline
     return replace_fields(message, deadline=deadline)
 
 
-def _judged(reply: ResultMessage | None, taken_ms: float, remedy: str) -> Check:
+def _judged(reply: ResultMessage | None, started_ns: int, remedy: str) -> Check:
     """Returns the check of a test frame by its reply."""
     if reply is None:
         return Check.error("test frame", f"no reply within {_FRAME_S:g} s", remedy)
@@ -435,4 +440,5 @@ def _judged(reply: ResultMessage | None, taken_ms: float, remedy: str) -> Check:
         task_named(reply.task).decode(reply.data, reply.codec, reply.shape)
     except SkylaneError as error:
         return Check.error("test frame", f"the result of {reply.worker} cannot be read: {error}", remedy)
+    taken_ms = (clock.now_ns() - started_ns) / 1e6
     return Check.ok("test frame", f"answered by {reply.worker} in {taken_ms:.0f} ms, there and back")

@@ -60,7 +60,7 @@ def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
 
 def _needed_extras(config: EdgeConfig | CloudConfig) -> list[str]:
     if isinstance(config, CloudConfig):
-        engine = ENGINES[config.engine].extra if config.engine in ENGINES else "cloud"
+        engine = ENGINES[config.engine].extra if config.engine and config.engine in ENGINES else "cloud"
         return [engine, *(["gateway"] if config.addresses else [])]
     over_rpc = TRANSPORTS[config.transport].needs_addresses
     return ["edge", *(["transports"] if over_rpc else []), *(["litert"] if config.local_model else [])]
@@ -193,7 +193,9 @@ def ports(config: CloudConfig) -> Iterator[Check]:
     try:
         check_gateway(config)
     except SkylaneError as error:
-        port = next((Endpoint.parse(each, listens=True).port for each in config.addresses.values() if each in str(error)), 0)
+        port = next(
+            (Endpoint.parse(each, listens=True).port for each in config.addresses.values() if each in str(error)), 0
+        )
         taken = "is in use" in str(error)
         holder = _listener_of(port) if taken else None
         by = f", by {holder.name()} (process {holder.pid})" if holder else ""
@@ -206,7 +208,11 @@ def ports(config: CloudConfig) -> Iterator[Check]:
 def _listener_of(port: int) -> psutil.Process | None:
     """Returns the process that listens at a port; None if there is none that this user may see."""
     try:
-        found = (each.pid for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.laddr[1] == port)
+        found = (
+            each.pid
+            for each in psutil.net_connections("tcp")
+            if each.status == "LISTEN" and each.laddr and each.laddr.port == port
+        )
         pid = next(found, None)
         return psutil.Process(pid) if pid else None
     except psutil.Error:
