@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo batch-demo test check docs docs-reference results results-noscope freshness bench fleet study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo view batch-demo test check docs docs-reference results results-noscope freshness bench fleet study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -26,6 +26,12 @@ $(DEV): requirements-dev.lock $(VENV)
 
 demo: venv
 	@$(BIN)/skylane demo
+
+# The demo's drive live in Rerun, a page in the browser, until Ctrl-C; installs Rerun and Foxglove's library (0.7 GB) first.
+view: venv
+	@$(BIN)/python -c 'import rerun, foxglove' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--require-hashes -r .ci/view.lock
+	@$(BIN)/skylane demo --view rerun
 
 # The same drive in four weathers as a small library, its masks and its table of label shares, in build/batch-demo; half a minute on two cores.
 BATCH := build/batch-demo
@@ -171,6 +177,7 @@ lock:
 	echo 'setuptools>=77' | $(COMPILE_PART) --extra cloud --extra openvino --extra local --extra gateway \
 		setup.cfg - -o cloud/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE_PART) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
+	printf 'foxglove-sdk>=0.30\nrerun-sdk>=0.41\n' | $(COMPILE_PART) - -o .ci/view.lock
 	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE_PART) - -o .ci/audit.lock
 
 clean:

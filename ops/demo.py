@@ -14,6 +14,7 @@ from rich.progress import Progress
 from edge.config import EdgeConfig
 from edge.run import run
 from edge.sinks.sink import VIDEO_FORMATS
+from edge.view.viewer import VIEWERS
 from modelling.fetching import fetch_network
 from ops.broker.broker import Broker, BrokerKind
 from ops.late_results import LateResults, play_late
@@ -23,12 +24,15 @@ from rosbag_tools.drive.recording import sample_bag
 from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.flags import WholeRange
 from shared.imaging.opencv import cv2
+from shared.logs import configure_logging
 from shared.models.repository import Repository, default_root
+from shared.package_data import IS_CHECKOUT
 from shared.quiet import is_quiet
 from shared.runlog.run_folder import RUNS, free_folder
 
 _MODEL = "road-small"
 _REAL_MODEL, _REAL_VIDEO = "cityscapes-mobilenet", "highway"  # In the catalogue.
+_WATCH = "make view" if IS_CHECKOUT else "pip install 'skylane[view]', then skylane demo --view rerun"
 _MAX_LATE_FRAMES = 40  # Four seconds of the rendered drive.
 # Folders of the PNG sink by the task of the model.
 _IMAGE_FOLDERS = {
@@ -55,6 +59,9 @@ _IMAGE_FOLDERS = {
 )
 @CATALOGUE
 @click.option(
+    "--view", type=click.Choice(list(VIEWERS)), help="Show the drive live in this viewer, again and again until Ctrl-C."
+)
+@click.option(
     "--broker",
     "broker_kind",
     default=BrokerKind.AUTO.value,
@@ -70,6 +77,7 @@ def demo(
     broker_kind: str,
     real: bool,
     catalogue: Catalogue,
+    view: str | None,
 ) -> None:
     """Render a drive, or fetch a real one, run a broker and a worker, play the drive, and show masks and latency."""
     console, folder = Console(), out or free_folder(RUNS / "demo")
@@ -94,6 +102,15 @@ def demo(
     with Broker.start(kind=broker_kind) as broker:
         console.print(broker.description, highlight=False)
         with Worker(broker.url, models=models, model=model, on_line=show_line) as worker:
+            if view is not None:
+                console.rule("3  The same drive, live, until Ctrl-C")
+                configure_logging()  # The address is in a log line.
+                live = EdgeConfig(
+                    broker=broker.url, vehicle="demo", model=model, loop=True, out=folder, sinks=(), view=view
+                )
+                has_masks = _has_masks(models, model)
+                run(str(bag), live.model_copy(update={"present": "warp" if has_masks else "hold"}), console)
+                return
             console.rule("3  The vehicle sends every frame and receives its mask, one at a time")
             config = EdgeConfig(
                 broker=broker.url,
@@ -121,6 +138,7 @@ def demo(
         console.print(
             f"{late.video}  masks {late.age_ms:.0f} ms old: held, and moved to now{late.accuracy}", highlight=False
         )
+    console.print(f"See it live: {_WATCH}", highlight=False)
 
 
 def write_still(video: Path) -> Path:
@@ -139,7 +157,7 @@ def _play_late(
     bag: Path, folder: Path, broker: Broker, console: Console, *, models: Path, model: str, frames: int
 ) -> LateResults | None:
     """Plays the drive with a presenter; returns None if the model's results are no masks."""
-    if Repository(models).find(model).card().task != "segmentation":
+    if not _has_masks(models, model):
         console.print(f"left out: {model} gives no masks to compare")
         return None
     with console.status("late masks, held and moved to now"):
@@ -151,6 +169,10 @@ def _play_late(
             model=model,
             frames=min(frames, _MAX_LATE_FRAMES),
         )
+
+
+def _has_masks(models: Path, model: str) -> bool:
+    return Repository(models).find(model).card().task == "segmentation"
 
 
 @contextmanager

@@ -40,6 +40,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "trace": CommandEntry(
         "analysis.trace_cli:trace", "report", "Write the stages of every frame of a run for Perfetto."
     ),
+    "view": CommandEntry("edge.view.cli:view", "view", "Open a finished run in Rerun."),
 }
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}

@@ -1,13 +1,14 @@
 """Rerun: the scene that its viewer shows, and the sink that writes it as a `.rrd` file."""
 
 import colorsys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import lz4.block
 import numpy as np
 import rerun as rr
 import rerun.blueprint as rrb
+from rerun.chunk import RrdReader
 
 from edge.sinks.rendering import write_error
 from edge.sinks.scene import (
@@ -20,15 +21,17 @@ from edge.sinks.scene import (
     number,
     stacked_ms,
 )
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, SinkError
 from shared.imaging.geometry import UNSEEN
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
 from shared.runlog.latency_table import WHERE
 
+_KINDS = ("result", "presented")
 RRD_NAME = "run.rrd"
 APPLICATION = "skylane"  # What Rerun calls the program that logs.
 _TIME, _FRAME = "time", "frame"  # Timelines.
+_FOLLOWS = rrb.TimePanel(state="collapsed", timeline=_TIME)
 _OPACITY = 0.55  # Of a mask over its image.
 _ROW_BYTES = 2100  # A logged row beside its data.
 _MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
@@ -64,10 +67,8 @@ class RerunScene:
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
-        place = camera_name(frame.camera), "result" if frame.age_ns is None else "presented"
-        if place not in self._places:
-            self._places.append(place)
-            self._recording.send_blueprint(_blueprint(self._places))
+        place = camera_name(frame.camera), _KINDS[frame.age_ns is not None]
+        self._add_place(place)
         path, drawing = "/".join(place), draw(frame, self._card, reduction)
         self._set_time(time_ns, frame.sequence)
         self._recording.log(path, rr.EncodedImage(contents=drawing.jpeg, media_type="image/jpeg"))
@@ -95,6 +96,32 @@ class RerunScene:
         if in_flight is not None:
             self._recording.log("in_flight", rr.Scalars(in_flight))
         return 2 * _ROW_BYTES
+
+    def draw_file(self, path: Path) -> None:
+        """Draws a file of the sink.
+
+        Raises:
+            SinkError: it cannot be read.
+        """
+        try:
+            for chunk in RrdReader(path).stream():
+                _, *place = str(chunk.entity_path).split("/")
+                if len(place) == len(_KINDS) and place[1] in _KINDS and place[0] != "age":
+                    self._add_place((place[0], place[1]))
+                self._recording.send_chunks(chunk)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise SinkError(f"{path} cannot be read: {error}") from error
+
+    def play(self) -> None:
+        """Makes the page play what was drawn from its start, at the speed of its times."""
+        self._recording.send_blueprint(
+            _blueprint(self._places, rrb.TimePanel(state="collapsed", timeline=_TIME, play_state="playing"))
+        )
+
+    def _add_place(self, place: tuple[str, str]) -> None:
+        if place not in self._places:
+            self._places.append(place)
+            self._recording.send_blueprint(_blueprint(self._places))
 
     def _log_result(self, path: str, drawing: Drawing) -> int:
         """Draws a result over its image; returns the size of what was logged."""
@@ -186,14 +213,14 @@ def _stage_colours() -> list[tuple[int, int, int]]:
     return colours
 
 
-def _blueprint(places: list[tuple[str, str]]) -> rrb.Blueprint:
+def _blueprint(places: Sequence[tuple[str, str]], time_panel: rrb.TimePanel = _FOLLOWS) -> rrb.Blueprint:
     """Returns the layout: a row per camera, then the latency and the counts, with an explanation beside them."""
     cameras = list(dict.fromkeys(camera for camera, _ in places))
     rows = [
         rrb.Horizontal(
             *(
                 rrb.Spatial2DView(origin=f"{camera}/{kind}", name=f"{kind.capitalize()}: {camera}")
-                for kind in ("result", "presented")
+                for kind in _KINDS
                 if (camera, kind) in places
             )
         )
@@ -212,7 +239,7 @@ def _blueprint(places: list[tuple[str, str]]) -> rrb.Blueprint:
     )
     return rrb.Blueprint(
         rrb.Vertical(*rows, plots, row_shares=[3] * len(rows) + [2]),
-        rrb.TimePanel(state="collapsed", timeline=_TIME),
+        time_panel,
         rrb.BlueprintPanel(state="collapsed"),
         rrb.SelectionPanel(state="collapsed"),
     )

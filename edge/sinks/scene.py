@@ -78,7 +78,7 @@ def draw_log(scene: Scene, folder: Path) -> None:
     if not (folder / CSV_NAME).exists():  # The outputs of a presenter have a folder of their own.
         return
     outcomes: Counter[str] = Counter()
-    for row in read_rows(folder):
+    for row in sorted(read_rows(folder), key=lambda each: int(each["source_ns"])):
         outcomes[row["outcome"]] += 1
         scene.measure(row, int(row["source_ns"]))
         scene.count(outcomes, None, int(row["source_ns"]))

@@ -27,6 +27,7 @@ from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LatencyRow, csv_fields
+from shared.task import task_named
 
 _LOG = get_logger("edge")
 _START_S = 60.0  # Importing a viewer's library takes seconds on a busy machine.
@@ -112,9 +113,10 @@ class LiveView:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = None if config.view_limit is None else bytes_per_s(config.view_limit)
-        files = [None if path is None else str(path) for path in (config.view_tls_cert, config.view_tls_key)]
+        certificate, key = (None if path is None else str(path) for path in (config.view_tls_cert, config.view_tls_key))
+        settings = ViewSettings(config.view, config.view_host, self._card, limit, tls_cert=certificate, tls_key=key)
         with suppress(OSError):  # It has ended already; the next line finds out why.
-            write_message(self._process.stdin, ViewSettings(config.view, config.view_host, self._card, limit, *files))
+            write_message(self._process.stdin, settings)
         if not select.select([self._process.stdout], [], [], _START_S)[0]:
             raise ViewError(f"viewer {config.view} did not start within {_START_S:g} s: leave --view out")
         reply = json.loads(self._process.stdout.readline() or "{}")
@@ -182,6 +184,8 @@ def open_view(config: EdgeConfig, card: ModelCard, presentation: Presentation | 
     if config.view is None:
         yield None
         return
+    if not task_named(card.task).heads:
+        raise ViewError(f"no viewer shows raw tensors, which model {card.name} answers: leave --view out")
     with LiveView(config, card) as view:
         if presentation is not None:
             presentation.listeners.append(view.presented)

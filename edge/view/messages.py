@@ -24,6 +24,7 @@ class ViewSettings(msgspec.Struct):
     host: str
     card: ModelCard
     bytes_per_s: float | None
+    history_mb: int = 100  # What Rerun's server keeps for pages that are opened late.
     tls_cert: str | None = None
     tls_key: str | None = None
 

@@ -23,7 +23,6 @@ from edge.view.viewer import ViewError, free_port, preferred_port
 from shared.runtime.processes import terminate
 
 _PAGE_PORT, _DATA_PORT = 9090, 9876  # Rerun's own defaults.
-_HISTORY = "100MB"  # Kept by the server for pages that are opened late.
 _START_S = 20.0
 _FLUSH_S = 1.0
 _POLL_S = 0.02
@@ -32,8 +31,6 @@ _FOREIGN_LINKS = re.compile(rb"<link\b[^>]*https://[^>]*>")  # To fonts; a brows
 
 class RerunViewer:
     """See Viewer. The page is served from this machine, and no usage data is collected."""
-
-    note = f"history: the last {_HISTORY}"
 
     def __init__(self, settings: ViewSettings) -> None:
         """Starts the server and connects to it.
@@ -52,16 +49,17 @@ class RerunViewer:
             "--bind": host,
             "--port": str(data_port),
             "--web-viewer-port": str(inner_port),
-            "--server-memory-limit": _HISTORY,
+            "--server-memory-limit": f"{settings.history_mb}MB",
         }
         words = [word for option in options.items() for word in option]
         self._server = subprocess.Popen(
             [program, "--serve-web", "--hide-welcome-screen", *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, **without_usage_data(Path(self._home.name))},
+            env={**os.environ, "RUST_LOG": "warn", **without_usage_data(Path(self._home.name))},
         )
         source = f"rerun+http://{host}:{data_port}/proxy"
+        self.note = f"history: the last {settings.history_mb} MB"
         self.address = f"http://{host}:{self._page.server_port}/?url={quote(source, safe='')}"
         for port in (data_port, inner_port):
             self._wait_until_open(host, port)

@@ -29,6 +29,16 @@ class Command(ChildProcess):
         """Waits until a number of lines contain a text."""
         assert self.wait_until(lambda: sum(text in line for line in self.log_lines) >= times, WAIT_S), self.log_lines
 
+    def read_line(self) -> str:
+        """Waits for a line of standard output."""
+        assert self._process.stdout is not None
+        line = b""
+        while not line.endswith(b"\n"):
+            character = self._process.stdout.read(1)
+            assert character, self.log_lines
+            line += character
+        return line.decode().rstrip()
+
     def wait(self) -> tuple[int, str]:
         """Waits for its end; returns its exit code and standard output."""
         printed, _ = self._process.communicate(timeout=WAIT_S)

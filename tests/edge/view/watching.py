@@ -86,6 +86,13 @@ class RerunReader:
         """How many bytes it has saved."""
         return self._path.stat().st_size if self._path.exists() else 0
 
+    def wait_until_quiet(self) -> None:
+        """Waits until it has saved all that was there when it came."""
+        size = -1
+        while size != self.size:
+            size = self.size
+            time.sleep(0.5)
+
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Waits until a condition is true."""
         assert self._process.wait_until(condition, WAIT_S), self._process.output

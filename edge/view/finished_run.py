@@ -1,0 +1,140 @@
+"""A finished run in Rerun: from its files for Rerun if it has them, otherwise from its log, its masks and its source."""
+
+import colorsys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge.config import EdgeConfig
+from edge.pipeline import colour_image, rgb_input
+from edge.presenting.presented_run import OUTPUTS_FOLDER
+from edge.sinks.rerun import RRD_NAME
+from edge.sinks.scene import Reduction, Scene
+from edge.sinks.sink import FrameResult
+from edge.sources.source import open_source
+from shared.errors import SkylaneError
+from shared.imaging.frames import Frame, Layout
+from shared.imaging.geometry import Geometry, Resize, plan
+from shared.imaging.image_files import ImageArray, decode_picture
+from shared.imaging.labels import Labels
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import camera_name
+from shared.runlog.latency_log import read_rows
+from shared.runlog.presented_log import PRESENTED_NAME, read_presented
+from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
+
+_GOLDEN = 0.618  # Turns of hue between two classes whose colours the run has not noted.
+
+
+def files_for_rerun(folder: Path) -> list[Path]:
+    """Returns what `--sink rerun` wrote in a run."""
+    paths = (folder / RRD_NAME, folder / OUTPUTS_FOLDER / RRD_NAME)
+    return [path for path in paths if path.is_file()]
+
+
+def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
+    """Returns the model of a run, and how its images were prepared.
+
+    Raises:
+        SkylaneError: the manifest is missing or damaged.
+    """
+    manifest = read_manifest(folder)
+    try:
+        model, configuration = manifest["model"], manifest["configuration"]
+        names = tuple(model["labels"])
+        colours = tuple(tuple(colour) for colour in model.get("colours") or map(_colour, range(len(names))))
+        card = ModelCard(
+            name=model["name"],
+            version=model["version"],
+            sha256=model["sha256"],
+            task=model["task"],
+            height=model["height"],
+            width=model["width"],
+            layout=Layout.RGB8,
+            resize=Resize(configuration["resize"] or model.get("resize") or Resize.STRETCH),
+            labels=Labels(names, colours),
+            trained=model["trained"],
+        )
+        return card, EdgeConfig(resize=card.resize, demosaic=configuration["demosaic"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SkylaneError(f"{folder / MANIFEST_NAME} is not a run's manifest: {error}") from error
+
+
+def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
+    """Draws the latency of every frame of a run, its masks and those of its presenter, and the images of its source.
+
+    Raises:
+        SkylaneError: a file of the run or the source cannot be read.
+    """
+    card, config = model_of(folder)
+    arrived: dict[tuple[str, int], tuple[int, int]] = {}  # By camera and index: sequence, and the time of the result.
+    outcomes: Counter[str] = Counter()
+    for at_ns, row in sorted(((_end_ns(row), row) for row in read_rows(folder)), key=itemgetter(0)):
+        arrived[row["camera"], int(row["frame_index"])] = int(row["sequence"]), at_ns
+        outcomes[row["outcome"]] += 1
+        scene.measure(row, at_ns)
+        scene.count(outcomes, None, at_ns)
+    outputs = {
+        (row.camera, row.frame_index): row
+        for row in (read_presented(folder) if (folder / PRESENTED_NAME).exists() else ())
+    }
+    for (camera, index), image, geometry in _images(source, arrived, card, config):
+        sequence, at_ns = arrived[camera, index]
+        output = outputs.get((camera, index))
+        shown: Any = {
+            "camera": camera,
+            "sequence": sequence,
+            "frame_index": index,
+            "stamp_ns": at_ns,
+            "source_ns": at_ns,
+        }
+        places: list[tuple[Path, int | None, int | None]] = [(folder, at_ns, None)]
+        if output is not None:
+            places.append((folder / OUTPUTS_FOLDER, output.presented_ns, output.age_ns))
+        for place, time_ns, age_ns in places:
+            mask = _mask(place, camera, index)
+            if mask is not None and time_ns is not None:
+                behind = np.zeros((*mask.shape, 3), np.uint8) if image is None else image
+                scene.show(
+                    FrameResult(
+                        **shown, image=behind, result=mask, geometry=geometry or _as_it_is(mask), age_ns=age_ns
+                    ),
+                    time_ns,
+                    Reduction(),
+                )
+
+
+def _end_ns(row: Mapping[str, str]) -> int:
+    return int(row["t_due_ns"]) + round(float(row["total_ms"] or 0) * 1e6)
+
+
+def _images(
+    source: str | None, wanted: Mapping[tuple[str, int], Any], card: ModelCard, config: EdgeConfig
+) -> Iterator[tuple[tuple[str, int], ImageArray | None, Geometry | None]]:
+    """Yields the images of some frames as the model got them; without a source, only their cameras and indices."""
+    if source is None:
+        yield from ((key, None, None) for key in wanted)
+        return
+    with closing(open_source(source)) as opened:
+        for frame in opened.frames():
+            if (frame.camera, frame.index) in wanted and isinstance(frame, Frame):
+                image, geometry = colour_image(frame, card, config)
+                yield (frame.camera, frame.index), rgb_input(image, geometry, card.layout), geometry
+
+
+def _mask(folder: Path, camera: str, index: int) -> Any:
+    path = folder / "masks" / camera_name(camera) / f"{index:06d}.png"
+    return decode_picture(path.read_bytes()) if path.is_file() else None
+
+
+def _as_it_is(mask: Any) -> Geometry:
+    return plan(Resize.STRETCH, *mask.shape, *mask.shape)
+
+
+def _colour(class_id: int) -> tuple[int, ...]:
+    return tuple(round(255 * level) for level in colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.7, 0.9))

@@ -1,0 +1,171 @@
+"""`skylane view`: a finished run in Rerun, from whatever files it has."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edge.config import EdgeConfig
+from edge.run import open_sinks
+from edge.run_record import started
+from edge.sinks.sink import FrameResult
+from edge.view.finished_run import model_of
+from shared.errors import SkylaneError
+from shared.imaging.geometry import Resize, plan
+from shared.imaging.labels import Labels
+from shared.runlog.latency_log import LogWriter
+from shared.runlog.presented_log import OutputOrigin, PresentedLog, PresentedRow
+from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
+from tests.edge.samples import CARD
+from tests.edge.test_viewer_sinks import answered
+from tests.edge.view.watching import RerunReader, read_rrd
+from tests.support.command import Command
+
+HEIGHT, WIDTH, FRAMES = 16, 24, 4
+LABELS = Labels(("road", "tree"), ((200, 0, 0), (0, 200, 0)))
+
+
+def mask(index: int) -> Any:
+    """Returns a mask that differs from frame to frame."""
+    made = np.zeros((HEIGHT, WIDTH), np.uint8)
+    made[:, : index + 1] = 1
+    return made
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A run of four images, with the masks of the results and of the presenter as PNG files and in files for Rerun."""
+    card = replace(CARD, labels=LABELS, height=HEIGHT, width=WIDTH, resize=Resize.STRETCH)
+    images = tmp_path / "images"
+    images.mkdir()
+    for index in range(FRAMES):
+        cv2.imwrite(str(images / f"{index}.png"), np.full((2 * HEIGHT, 2 * WIDTH, 3), 50 * index, np.uint8))
+    config, folder = EdgeConfig(sinks=("png", "rerun"), present="hold"), tmp_path / "run"
+    with LogWriter(folder) as log, PresentedLog(folder) as outputs:
+        (folder / "presented").mkdir()
+        write_manifest(folder, started(config, "s1", {"kind": "folder", "path": "images"}, card))
+        sinks = open_sinks(config, folder, card)
+        presented = open_sinks(config, folder / "presented", card)
+        for index in range(FRAMES):
+            row = replace(answered(index, index * 10**8), camera="images", frame_index=index)
+            log.close(row)
+            due_ns = min(row.edge_times.values())
+            geometry = plan(Resize.STRETCH, 2 * HEIGHT, 2 * WIDTH, HEIGHT, WIDTH)
+            image = np.full((HEIGHT, WIDTH, 3), 50 * index, np.uint8)
+            frame = FrameResult("images", index, index, 7, index * 10**8, image, mask(index), geometry)
+            for sink in sinks:
+                sink.write(frame)
+            output = PresentedRow(
+                "images", "s1", index, OutputOrigin.REMOTE, "", index, 7, due_ns, due_ns + index, index, 10**7
+            )
+            outputs.write(output)
+            for sink in presented:
+                sink.write(replace(frame, age_ns=10**7))
+        for sink in (*sinks, *presented):
+            sink.close()
+    return folder
+
+
+def seen(run: Path, path: Path, *options: object) -> dict[str, list[dict[str, Any]]]:
+    """Returns what Rerun's own program receives from `skylane view`."""
+    with Command("view", run, *options) as command:
+        address = command.read_line()
+        with RerunReader(address, path) as reader:
+            reader.wait_for(lambda: b"/presented/mask" in path.read_bytes() if path.exists() else False)
+            reader.wait_until_quiet()
+        command.end()
+    return read_rrd(path)
+
+
+@pytest.mark.parametrize("kind", ["files for Rerun", "masks and source", "masks"])
+def test_a_finished_run_is_drawn(kind: str, finished: Path, tmp_path: Path) -> None:
+    """From the files of `--sink rerun`, from the masks and the source that was played, or from the masks alone."""
+    options: tuple[object, ...] = ()
+    if kind != "files for Rerun":
+        (finished / "run.rrd").unlink()
+        (finished / "presented" / "run.rrd").unlink()
+    if kind == "masks and source":
+        options = ("--source", tmp_path / "images")
+    found = seen(finished, tmp_path / "seen.rrd", *options)
+    for place in ("result", "presented"):
+        drawn = {bytes(row["SegmentationImage:buffer"][0]) for row in found[f"/images/{place}/mask"]}
+        assert drawn == {mask(index).tobytes() for index in range(FRAMES)}
+    assert len([row for row in found["/latency"] if "Scalars:scalars" in row]) == FRAMES
+    labels = {each["class_description"]["info"]["label"] for each in found["/"][0]["AnnotationContext:context"][0]}
+    assert labels >= {"road", "tree"}
+
+
+def _change(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda path: path.write_text(""),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text("{}"),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+        _change(lambda document: document.pop("model")),
+        _change(lambda document: document.update(model=None)),
+        _change(lambda document: document["model"].update(labels=["a", "a"])),
+        _change(lambda document: document["model"].update(labels=["a\x1b[2J"])),
+        _change(lambda document: document["model"].update(labels=7)),
+        _change(lambda document: document["model"].update(colours=[[1, 2]])),
+        _change(lambda document: document["model"].update(colours=[[1, 2, 3000], [0, 0, 0]])),
+        _change(lambda document: document["model"].update(resize="fold")),
+        _change(lambda document: document["configuration"].pop("demosaic")),
+        _change(lambda document: document["configuration"].update(demosaic="guess")),
+    ],
+)
+def test_a_damaged_manifest_is_named(damage: Callable[[Path], None], finished: Path) -> None:
+    """The reason names the file."""
+    damage(finished / MANIFEST_NAME)
+    with pytest.raises(SkylaneError, match=MANIFEST_NAME):
+        model_of(finished)
+
+
+def test_colours_of_an_earlier_version_are_made_up(finished: Path) -> None:
+    """It noted the names alone."""
+    _change(lambda document: document["model"].pop("colours"))(finished / MANIFEST_NAME)
+    card, _ = model_of(finished)
+    assert card.labels.names == LABELS.names
+    assert len(set(card.labels.colours)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["view", "missing"], "does not exist"),
+        (["view", "."], "manifest.json cannot be read"),
+        (["view", "run", "--source", "missing.mp4"], "missing.mp4 does not exist"),
+    ],
+)
+def test_what_cannot_be_opened_is_named(arguments: list[str], problem: str, finished: Path) -> None:
+    """In one line, and no server is left."""
+    (finished / "run.rrd").unlink()
+    (finished / "presented" / "run.rrd").unlink()
+    with Command(*arguments, cwd=finished.parent) as command:
+        code, _ = command.wait()
+    assert code != 0
+    assert problem in " ".join(command.log_lines)
+
+
+def test_a_damaged_file_for_rerun_is_named(finished: Path) -> None:
+    """A full disk leaves one."""
+    (finished / "run.rrd").write_bytes(b"RRF2 and then nothing that Rerun knows")
+    with Command("view", finished) as command:
+        code, _ = command.wait()
+    assert code == 1
+    assert "run.rrd cannot be read" in " ".join(command.log_lines)
