@@ -129,7 +129,12 @@ def _images(
 
 def _mask(folder: Path, camera: str, index: int) -> Any:
     path = folder / "masks" / camera_name(camera) / f"{index:06d}.png"
-    return decode_picture(path.read_bytes()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    mask = decode_picture(path.read_bytes())
+    if mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
+        raise SkylaneError(f"{path} is no mask: one has a class id of 8 bits for each pixel")
+    return mask
 
 
 def _as_it_is(mask: Any) -> Geometry:

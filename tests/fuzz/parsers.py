@@ -36,6 +36,7 @@ PARSERS = {
     "edge/transports/channel.py": "servers",
     "edge/transports/open_inference.py": "servers",
     "edge/transports/tensorflow_serving.py": "servers",
+    "edge/view/finished_run.py": "(passes images to shared/imaging/image_files.py)",
     "edge/view/foxglove_viewer.py": "(the operator's own certificate)",
     "edge/view/live_view.py": f"({_OWN}: the first line of its child process)",
     "edge/view/messages.py": f"({_OWN}: messages of a parent to its child process)",

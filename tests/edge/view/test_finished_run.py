@@ -162,6 +162,18 @@ def test_what_cannot_be_opened_is_named(arguments: list[str], problem: str, fini
     assert problem in " ".join(command.log_lines)
 
 
+def test_a_picture_in_place_of_a_mask_is_named(finished: Path) -> None:
+    """Its colours would be drawn as classes."""
+    (finished / "run.rrd").unlink()
+    (finished / "presented" / "run.rrd").unlink()
+    (path,) = finished.glob("masks/*/000002.png")
+    cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+    with Command("view", finished) as command:
+        code, _ = command.wait()
+    assert code == 1
+    assert "000002.png is no mask" in " ".join(command.log_lines)
+
+
 def test_a_damaged_file_for_rerun_is_named(finished: Path) -> None:
     """A full disk leaves one."""
     (finished / "run.rrd").write_bytes(b"RRF2 and then nothing that Rerun knows")
