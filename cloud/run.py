@@ -24,6 +24,7 @@ from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 from shared.mqtt.bus import Bus, NoBus
 from shared.mqtt.name_guard import client_id
+from shared.recent_frames import RecentFrames
 from shared.resources.sampler import ResourceSampler
 from shared.runtime.machine import package_version
 from shared.runtime.processes import on_termination_signals
@@ -44,14 +45,21 @@ class CountSummary:
         self._counts: dict[str, int] = {}
         self._logged_ns = clock.now_ns()
 
-    def update(self, counts: Mapping[str, int]) -> None:
-        """Logs the summary if the period is over and a count has grown."""
+    def update(self, counts: Mapping[str, int], recent: RecentFrames) -> None:
+        """Logs the summary if the period is over and a count has grown, with the times of the last minute."""
         now_ns = clock.now_ns()
         if now_ns - self._logged_ns < self._period_ns:
             return
         grown = Counter(counts) - Counter(self._counts)
         if grown:
-            _LOG.info("summary", seconds=round((now_ns - self._logged_ns) / 1e9), **dict(sorted(grown.items())))
+            times = {
+                f"{name}_{quantile}_ms": round(value, 1)
+                for name, found in recent.summary().times.items()
+                for quantile, value in (("p50", found.p50_ms), ("p95", found.p95_ms))
+                if value is not None
+            }
+            seconds = round((now_ns - self._logged_ns) / 1e9)
+            _LOG.info("summary", seconds=seconds, **dict(sorted(grown.items())), **times)
         self._counts, self._logged_ns = dict(counts), now_ns
 
 
@@ -117,7 +125,7 @@ def _serve(node: CloudNode, config: CloudConfig, session: str, sampler: Resource
                 if sampled.get(engine) != pid:
                     sampled[engine] = pid
                     sampler.watch(f"worker/{config.worker}/{engine}", pid)
-        summary.update(node.counts)
+        summary.update(node.counts, node.replier.recent)
 
     node.serve(bus, on_tick, lambda: _LOG.info(READY, **{f"{kind}_port": port for kind, port in node.ports.items()}))
     on_termination_signals(signal.SIG_IGN)  # A second signal must not change the exit code of a drained worker.

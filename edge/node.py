@@ -15,6 +15,7 @@ from edge.receiver import OnResult, Receiver
 from edge.retrying import Retrier, RetryPolicy
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
+from edge.run_metrics import RunMetrics
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.sinks.sink import Origin, Sink
 from edge.sinks.writer import SinkWriter
@@ -88,8 +89,9 @@ class EdgeNode:
             stats=stats,
             loads=loads,
             on_closed=window.release,
-            on_row=_ignore if settings.view is None else settings.view.ended,
+            on_row=self._ended,
         )
+        self._metrics = RunMetrics(config, settings.session, transport.report)
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
@@ -178,6 +180,7 @@ class EdgeNode:
             if self._events.end_reason is not None:
                 self.stop()
             self._health.update(is_online=self._transport.is_connected)
+            self._metrics.report_if_due(self._ledger.counts().in_flight)
 
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._writer.run)
@@ -218,6 +221,11 @@ class EdgeNode:
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
         return counts
 
+    def _ended(self, row: LatencyRow) -> None:
+        self._metrics.ended(row)
+        if self._settings.view is not None:
+            self._settings.view.ended(row)
+
     def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None
         self._presentation.arrived(record, answer, origin)
@@ -248,7 +256,3 @@ class EdgeNode:
     def _on_thread_failure(self) -> None:
         self._stopped.set()
         self._finished.set()
-
-
-def _ignore(_: LatencyRow) -> None:
-    """Does nothing with a row."""

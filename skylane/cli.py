@@ -36,7 +36,9 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": CommandEntry("analysis.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
+    "status": CommandEntry("ops.fleet.cli:status", "edge", "Show the workers and vehicles at a broker."),
     "study": CommandEntry("ops.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
+    "top": CommandEntry("ops.fleet.cli:top", "edge", "Show the workers and vehicles at a broker, live."),
     "trace": CommandEntry(
         "analysis.trace_cli:trace", "report", "Write the stages of every frame of a run for Perfetto."
     ),

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 
 from cloud.frontend import Frontend
+from cloud.frontends.worker_metrics import MetricsReports
 from cloud.node import CloudNode
 from cloud.serving.decoding import read
 from cloud.serving.request import Refusal, Request
@@ -304,7 +305,7 @@ _IDLE_INTERVAL_NS = 2_000_000_000  # Time between reports of an idle worker.
 
 
 class LoadReports:
-    """Publishes reports: at once when the worker becomes idle or busy, and at intervals.
+    """Publishes reports: at once when the worker becomes idle or busy, and at intervals; beside them, its metrics.
 
     Their rate is limited by a token bucket of two that gets two tokens a second. Reports at intervals leave one token for
     the next change.
@@ -320,6 +321,7 @@ class LoadReports:
         self._closed = threading.Event()
         self._was_busy: bool | None = None  # The last reported state; None makes the next report due.
         self._full_ns = 0  # Time at which the token bucket is full again.
+        self._metrics = MetricsReports(worker, bus)
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -342,18 +344,21 @@ class LoadReports:
             self._thread.join(self._node.drain_s)
         if self._may_publish():
             self._bus.publish(self._topic, b"", qos=LOADS.qos, retained=True)
+        self._metrics.close()
 
     def _run(self) -> None:
         while not self._closed.is_set():
             self._woken.clear()
             if self._may_publish() and self._bus.is_connected:
+                self._metrics.publish_if_due()
                 wait_ns = self._due_ns() - clock.now_ns()
                 if wait_ns <= 0:
                     self._publish()
                     continue
+                wait_ns = min(wait_ns, self._metrics.due_ns - clock.now_ns())
             else:
                 wait_ns = _IDLE_INTERVAL_NS
-            self._woken.wait(wait_ns / 1e9)
+            self._woken.wait(max(0, wait_ns) / 1e9)
 
     def _due_ns(self) -> int:
         """The time of the next report."""

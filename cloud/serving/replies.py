@@ -21,6 +21,7 @@ from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad
 from shared.messages.model_card import ModelCard
+from shared.recent_frames import RecentFrames
 from shared.stages import CLOUD_STAGES, Stage, Stamp, durations_ns
 from shared.task import task_named
 from shared.threads import BoundedQueue, Counts
@@ -89,6 +90,7 @@ class Replier:
     ) -> None:
         """`node` is the name of this process in stamps. `load_after` returns the load that a reply reports."""
         self.stats = ServingStats()
+        self.recent = RecentFrames()
         self.errors = RequestErrors()
         self.log = WorkerFrameLog()
         self._worker = worker
@@ -209,8 +211,16 @@ class Replier:
     def _finish(self, request: Request, reply: ResultMessage) -> None:
         self._counts.add(reply.status.value)
         self.stats.add(request, reply)
+        self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
         self.log.replied(request, reply)
         request.finish()
+
+
+def _recent_times(request: Request) -> dict[str, int]:
+    """Returns the time that an answered frame waited, and that of its inference."""
+    times = request.times
+    waited_ns = times[Stage.DEQUEUED] - times[Stage.RECEIVED] + times[Stage.BATCHED] - times[Stage.DECODED]
+    return {"queue": waited_ns, "inference": times[Stage.INFERRED] - times[Stage.BATCHED]}
 
 
 TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that they consist of here.

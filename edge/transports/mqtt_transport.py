@@ -22,6 +22,7 @@ from shared.logs import RateLimitedLogger, get_logger
 from shared.messages import topics
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
+from shared.messages.node_metrics import VehicleMetrics, pack_vehicle_metrics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, client_id
@@ -118,6 +119,12 @@ class MqttTransport:
         """See Transport. The broker acknowledges the announcement."""
         if not self._unacknowledged:
             self.announce()
+
+    def report(self, metrics: VehicleMetrics) -> None:
+        """See Transport."""
+        if self._bus.is_connected and not self._claim.is_lost:  # An old report is worthless.
+            topic = topics.VEHICLE_METRICS.of(vehicle=self._vehicle)
+            self._bus.publish(topic, pack_vehicle_metrics(metrics), qos=topics.VEHICLE_METRICS.qos)
 
     def reconnected(self) -> None:
         """Starts over after a reconnect; runs on the network thread, before the broker's retained messages arrive."""

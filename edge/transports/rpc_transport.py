@@ -28,6 +28,7 @@ from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES, MessageError
+from shared.messages.node_metrics import VehicleMetrics
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.mqtt.paho_client import ExponentialBackoff
 from shared.threads import ThreadGroup
@@ -98,6 +99,9 @@ class RpcTransport:
         return clock.now_ns()
 
     def ping(self) -> None:
+        """See Transport. Does nothing without a broker."""
+
+    def report(self, metrics: VehicleMetrics) -> None:
         """See Transport. Does nothing without a broker."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:

@@ -11,6 +11,7 @@ from edge.workers.worker_directory import WorkerDirectory
 from shared.errors import SkylaneError
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.model_card import ModelCard
+from shared.messages.node_metrics import VehicleMetrics
 from shared.registry import PluginTable
 
 MAX_QUEUED_REPLIES = 256
@@ -107,6 +108,9 @@ class Transport(Protocol):
 
     def ping(self) -> None:
         """Asks the broker for a sign of life, unless one is due already."""
+
+    def report(self, metrics: VehicleMetrics) -> None:
+        """Tells those who look at the fleet about this vehicle; returns at once. Nobody hears it without a broker."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """Returns the card of the configured model; raises NoWorkerError if no worker serves it in time."""

@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from shared import clock
 from shared.errors import SkylaneError
 from shared.files import read_file
-from shared.messages.topics import validate_name
+from shared.messages.topics import ROLES, validate_name
 
 AUTHORITY_DAYS = 3650
 CRL_DAYS = 90  # A broker whose revocation list is older refuses every client.
@@ -47,6 +47,7 @@ class Role(StrEnum):
     VEHICLE = "vehicle"
     WORKER = "worker"
     OPERATOR = "operator"
+    VIEWER = "viewer"
 
     def common_name(self, name: str) -> str:
         """Returns the common name that the broker's ACL uses: the name for a vehicle and the broker, the role for others."""
@@ -127,7 +128,7 @@ class CertificateAuthority:
             SkylaneError: the name contains a character with a meaning in topics or ACLs.
         """
         validate_name(role.value, name)
-        reserved = _RESERVED | {Role.WORKER.value, Role.OPERATOR.value} - {role.value}
+        reserved = _RESERVED | {*ROLES} - {role.value}
         if name in reserved:
             raise AuthorityError(f"{role.value} {name!r} is reserved: choose another name")
         existing = self._current(name, role, again=again)

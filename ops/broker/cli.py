@@ -83,6 +83,7 @@ def broker(
 @click.option(
     "--operator", "operators", multiple=True, type=topic_name("operator"), help="Name of an operator (repeatable)."
 )
+@click.option("--viewer", "viewers", multiple=True, type=topic_name("viewer"), help="Name of a viewer (repeatable).")
 @click.option("--days", type=WholeRange(1, 825), default=_DAYS, show_default=True, help="Validity in days.")
 @click.option("--again", is_flag=True, help="Issue the named certificates again, with new keys, even if they exist.")
 @click.option(
@@ -96,6 +97,7 @@ def certs(
     vehicles: tuple[str, ...],
     workers: tuple[str, ...],
     operators: tuple[str, ...],
+    viewers: tuple[str, ...],
     revoked: tuple[str, ...],
     days: int,
     again: bool,
@@ -110,15 +112,15 @@ def certs(
         from ops.broker.certificate_authority import CertificateAuthority, Role  # noqa: PLC0415 (needs an extra)
     except ModuleNotFoundError as error:
         raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
-    if not (hosts or vehicles or workers or operators or revoked or renew_list):
+    if not (hosts or vehicles or workers or operators or viewers or revoked or renew_list):
         raise click.UsageError(
-            "no certificate was requested: give --broker, --vehicle, --worker or --operator, or --renew-list"
+            "no certificate was requested: give --broker, --vehicle, --worker, --operator or --viewer, or --renew-list"
         )
     authority = CertificateAuthority(folder)
     for name in revoked:
         count = authority.revoke(name)
         click.echo(f"{name}: certificates revoked: {count}; restart the broker to refuse them")
-    nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators}
+    nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators, Role.VIEWER: viewers}
     issued = [authority.broker(hosts, days, again=again)] if hosts else []
     issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
     crl_expires = authority.renew_crl(days)

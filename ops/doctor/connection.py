@@ -36,7 +36,7 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
-from shared.network.tls import certificate_expiries, create_tls_context, describe_tls_error
+from shared.network.tls import certificate_expiries, describe_tls_error, server_certificate_expiry
 from shared.task import task_named
 
 _NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
@@ -133,12 +133,7 @@ def _tls(node: Node, address: Address, certificates: Certificates | None) -> Ite
     folder = node.config.certs or Path("certs")
     again = f"skylane broker certs {folder} --broker {address.host} --again"
     try:
-        context = create_tls_context(address, certificates)
-        with (
-            socket.create_connection((address.host, address.port), timeout=_TCP_S) as plain,
-            context.wrap_socket(plain, server_hostname=address.host) as secured,
-        ):
-            expires_s = ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
+        expires_s = server_certificate_expiry(address, certificates, _TCP_S)
     except ssl.SSLError as error:
         cause, _, advice = (describe_tls_error(error, address, certificates) or str(error)).rpartition(": ")
         code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else None

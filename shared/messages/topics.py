@@ -10,7 +10,11 @@ from shared.errors import SkylaneError
 PREFIX = "skylane/v1"
 GROUP = "skylane"  # Shared-subscription group of all workers of a deployment.
 
-ROLES = ("worker", "operator")  # Common names of their certificates; at the broker, no vehicle can have such a name.
+ROLES = (
+    "worker",
+    "operator",
+    "viewer",
+)  # Common names of their certificates; at the broker, no vehicle can have such a name.
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ -"
@@ -50,6 +54,8 @@ MASKS = TopicKind("masks/{vehicle}/{camera}", qos=1)
 WORKER_STATUS = TopicKind("status/worker/{worker}", qos=1, retained=True)
 VEHICLE_STATUS = TopicKind("status/vehicle/{vehicle}", qos=1, retained=True)
 LOADS = TopicKind("load/{worker}", qos=0, retained=True)  # A newer report follows within seconds.
+WORKER_METRICS = TopicKind("metrics/worker/{worker}", qos=0)
+VEHICLE_METRICS = TopicKind("metrics/vehicle/{vehicle}", qos=0)
 PROBES = TopicKind("probes/{worker}/{vehicle}", qos=0)  # A delayed probe says nothing about clocks.
 ECHOES = TopicKind("echoes/{vehicle}/{worker}", qos=0)
 RETRIES = TopicKind("retries/{worker}/{model}/{vehicle}/{camera}", qos=1)

@@ -195,6 +195,21 @@ _NOT_TLS = (
 )  # OpenSSL's errors for a reply that is not TLS.
 
 
+def server_certificate_expiry(address: Address, certificates: Certificates | None, timeout_s: float) -> float:
+    """Returns when the certificate of a server expires, in seconds since 1970, by a handshake of its own.
+
+    Raises:
+        OSError: the server cannot be reached, or the handshake fails (`ssl.SSLError`).
+        SkylaneError: see `create_tls_context`.
+    """
+    context = create_tls_context(address, certificates)
+    with (
+        socket.create_connection((address.host, address.port), timeout=timeout_s) as plain,
+        context.wrap_socket(plain, server_hostname=address.host) as secured,
+    ):
+        return ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
+
+
 def certificate_expiries(file: Path, *, is_revocation_list: bool = False) -> list[datetime]:
     """Returns when each certificate of a PEM file, or a revocation list, expires; nothing for another file.
 

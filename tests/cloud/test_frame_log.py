@@ -9,6 +9,7 @@ from cloud.run import CountSummary
 from cloud.serving.replies import WorkerFrameLog
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
+from shared.recent_frames import RecentFrames
 from tests.support.tiny_model import frame
 
 
@@ -67,13 +68,16 @@ def test_refusals_are_logged_with_a_rate_limit(logged: Any) -> None:
 
 
 def test_the_summary_has_the_growth_of_the_counts(logged: Any) -> None:
-    """An idle worker logs no summary."""
-    summary = CountSummary(period_s=0.0)
-    summary.update({"answered": 3})
-    summary.update({"answered": 3})
-    summary.update({"answered": 44, "rejected": 1})
-    CountSummary().update({"answered": 5})  # Its minute has not passed.
-    assert [{key: line.get(key) for key in ("answered", "rejected")} for line in logged()] == [
-        {"answered": 3, "rejected": None},
-        {"answered": 41, "rejected": 1},
+    """An idle worker logs no summary; one that answers, the times of the last minute."""
+    summary, recent = CountSummary(period_s=0.0), RecentFrames()
+    summary.update({"answered": 3}, recent)
+    summary.update({"answered": 3}, recent)
+    for _ in range(20):
+        recent.add("answered", {"queue": 1_000_000, "inference": 20_000_000})
+    summary.update({"answered": 44, "rejected": 1}, recent)
+    CountSummary().update({"answered": 5}, recent)  # Its minute has not passed.
+    shown = ("answered", "rejected", "queue_p50_ms", "inference_p95_ms")
+    assert [{key: line.get(key) for key in shown} for line in logged()] == [
+        {"answered": 3, "rejected": None, "queue_p50_ms": None, "inference_p95_ms": None},
+        {"answered": 41, "rejected": 1, "queue_p50_ms": 1.0, "inference_p95_ms": 20.0},
     ]

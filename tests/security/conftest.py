@@ -1,4 +1,4 @@
-"""A secured broker as `skylane broker` runs it, with certificates of two vehicles, a worker and an operator."""
+"""A secured broker as `skylane broker` runs it, with certificates of two vehicles, a worker, an operator and a viewer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +19,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
         authority.node(Role.VEHICLE, name, 1)
     authority.node(Role.WORKER, "worker-1", 1)
     authority.node(Role.OPERATOR, "anna", 1)
+    authority.node(Role.VIEWER, "vera", 1)
     return authority
 
 

@@ -13,7 +13,7 @@ from shared.package_data import shipped
 from tests.support.mqtt_client import Client
 
 pytestmark = pytest.mark.mosquitto
-CLIENTS = ("car-1", "car-2", "worker-1", "anna")
+CLIENTS = ("car-1", "car-2", "worker-1", "anna", "vera")
 
 # The clients that may publish each topic of the protocol.
 WRITERS = {
@@ -25,6 +25,8 @@ WRITERS = {
     "echoes/car-1/worker-1": {"worker-1"},
     "status/worker/worker-1": {"worker-1"},
     "load/worker-1": {"worker-1"},
+    "metrics/worker/worker-1": {"worker-1"},
+    "metrics/vehicle/car-1": {"car-1"},
     "control/worker-1/unload": {"anna"},
     "replies/anna/nonce": {"worker-1"},
 }
@@ -33,11 +35,13 @@ READERS = {
     "frames/road-small/car-1/left": {"worker-1"},
     "retries/worker-1/road-small/car-1/left": {"worker-1"},
     "probes/worker-1/car-1": {"worker-1"},
-    "status/vehicle/car-1": {"car-1", "anna"},
+    "status/vehicle/car-1": {"car-1", "anna", "vera"},
     "masks/car-1/left": {"car-1"},
     "echoes/car-1/worker-1": {"car-1"},
-    "status/worker/worker-1": {"car-1", "car-2", "worker-1", "anna"},
-    "load/worker-1": {"car-1", "car-2", "worker-1", "anna"},
+    "status/worker/worker-1": {"car-1", "car-2", "worker-1", "anna", "vera"},
+    "load/worker-1": {"car-1", "car-2", "worker-1", "anna", "vera"},
+    "metrics/worker/worker-1": {"anna", "vera"},
+    "metrics/vehicle/car-1": {"anna", "vera"},
     "control/worker-1/unload": {"worker-1"},
     "replies/anna/nonce": {"anna"},
 }
@@ -81,6 +85,9 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         "status/worker/car-1",
         "load/worker-1",  # A worker's load: the thief would attract or repel frames.
         "load/car-1",
+        "metrics/vehicle/car-2",
+        "metrics/worker/worker-1",
+        "metrics/worker/car-1",
         "masks/car-2/left",
         "masks/car-1/left",
         "echoes/car-2/worker-1",
@@ -189,7 +196,9 @@ def test_the_acl_has_exactly_the_topics_of_the_protocol() -> None:
     lines = (shipped("mosquitto") / "acl").read_text(encoding="utf-8").splitlines()
     roles = [line for line in lines if line and not line.startswith(("#", "topic deny"))]
     patterns = {line.split()[-1] for line in roles if not line.startswith("user ")} - {"$SYS/#"}
-    exact = {re.sub("%u", "+", topic) for topic in patterns} - {f"{topics.PREFIX}/status/+/+"}
+    exact = {re.sub("%u", "+", topic) for topic in patterns} - {
+        f"{topics.PREFIX}/{both}/+/+" for both in ("status", "metrics")
+    }
     assert exact == known
     assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
 

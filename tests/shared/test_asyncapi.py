@@ -18,13 +18,14 @@ from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
-from shared.messages import clock_probes, control, frame, load, node_status, tensors, topics
+from shared.messages import clock_probes, control, frame, load, node_metrics, node_status, tensors, topics
 from shared.messages.clock_probes import Echo, Probe
 from shared.messages.control import ControlReply, ControlRequest, ModelEntry, ModelState, Verb
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MAX_NS, MAX_SIDE
+from shared.messages.node_metrics import Quantiles, VehicleMetrics, WorkerMetrics
 from shared.messages.node_status import NodeState, NodeStatus
 from shared.messages.topics import FrameId, TopicKind
 from shared.stages import Stamp
@@ -69,6 +70,20 @@ EXAMPLES = {
         node_status.pack_status(NodeStatus(NodeState.ONLINE, "s1", 4, (_CARD,))), node_status.unpack_status
     ),
     "load": Example(load.pack_load(LoadReport("s1", {"inside": _LOAD})), load.unpack_load),
+    "workerMetrics": Example(
+        node_metrics.pack_worker_metrics(
+            WorkerMetrics(
+                "s1", 60.0, {"answered": 9}, Quantiles(1.5, None), Quantiles(20.0, 30.5), 90.0, 1 << 30, None, None
+            )
+        ),
+        node_metrics.unpack_worker_metrics,
+    ),
+    "vehicleMetrics": Example(
+        node_metrics.pack_vehicle_metrics(
+            VehicleMetrics("s1", "inside", 12.5, {"answered": 9, "dropped": 1}, "window", Quantiles(80.0, None), 2, 0.3)
+        ),
+        node_metrics.unpack_vehicle_metrics,
+    ),
     "probe": Example(clock_probes.pack_probe(Probe("s1", 1, 2)), clock_probes.unpack_probe),
     "echo": Example(clock_probes.pack_echo(Echo("s1", 1, 2, 3, 4, "cloud/w/s2")), clock_probes.unpack_echo),
     "request": Example(

@@ -1,0 +1,1 @@
+"""The fleet at a broker, as its nodes report it: `skylane status` and `skylane top`."""

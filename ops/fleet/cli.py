@@ -1,0 +1,103 @@
+"""`skylane status` and `skylane top`."""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from ops.fleet.fleet import FleetMonitor
+from ops.fleet.tables import fleet_tables
+from shared import clock
+from shared.errors import SkylaneError
+from shared.flags import FiniteRange, topic_name
+from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
+from shared.network.address import Address
+from shared.network.tls import certificate_expiries, server_certificate_expiry
+from shared.runtime.processes import on_termination_signals
+
+_LISTEN_S = 2.3  # Every node reports once in two seconds.
+_DAY_S = 86_400
+
+_name = click.option(
+    "--name",
+    type=topic_name("viewer"),
+    default="viewer",
+    show_default=True,
+    help="Name of the viewer's or operator's certificate in --certs.",
+)
+
+
+@click.command()
+@broker_options
+@_name
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(name: str, *, as_json: bool, **flags: Any) -> None:
+    """Show the workers and vehicles at a broker, with their last minute, and which of them need a look.
+
+    The answer takes up to three seconds, as every node reports once in two. The exit code is 0 if the broker answers.
+    """
+    connection = connection_from(flags)
+    with _watched(connection, name) as fleet:
+        fleet.wait_until_heard(_LISTEN_S)
+        state = fleet.state()
+    certificates = _certificates(connection, name)
+    if as_json:
+        click.echo(json.dumps(state.to_json() | {"certificate_days": certificates}, indent=2))
+    else:
+        Console().print(fleet_tables(state, certificates))
+
+
+@click.command()
+@broker_options
+@_name
+@click.option("--seconds", type=FiniteRange(min=0.1), help="End after so many seconds. [at Ctrl-C]")
+def top(name: str, seconds: float | None, **flags: Any) -> None:
+    """Show the same as `skylane status`, live, until Ctrl-C."""
+    connection = connection_from(flags)
+    ended = threading.Event()
+    on_termination_signals(lambda *_: ended.set())
+    certificates = _certificates(connection, name)
+    until_ns = None if seconds is None else clock.now_ns() + round(seconds * 1e9)
+    console = Console()
+    with (
+        _watched(connection, name) as fleet,
+        Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
+    ):
+        while not ended.wait(1.0) and (until_ns is None or clock.now_ns() < until_ns):
+            live.update(fleet_tables(fleet.state(), certificates), refresh=True)
+
+
+@contextmanager
+def _watched(connection: BrokerOptions, name: str) -> Iterator[FleetMonitor]:
+    with connection.open(f"skylane-view-{uuid.uuid4().hex[:12]}", None, name=name) as bus:
+        fleet = FleetMonitor()
+        fleet.open(bus)
+        yield fleet
+
+
+def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
+    """Returns the days that the broker's certificate is still valid, and those in the folder of certificates.
+
+    Of the folder, the ten that expire first; none without the library that reads them.
+    """
+    address = Address.parse(connection.broker)
+    if not address.tls:
+        return {}
+    now_s = clock.now_ns() / 1e9
+    broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
+    days = {"broker": (broker_s - now_s) / _DAY_S}
+    found: dict[str, float] = {}
+    for path in sorted((connection.certs or Path()).glob("*.crt")) if connection.certs else ():
+        with suppress(SkylaneError):
+            expiries = certificate_expiries(path)
+            if expiries:
+                found[path.name] = (min(expiries).timestamp() - now_s) / _DAY_S
+    soonest = sorted(found.items(), key=lambda item: item[1])[:10]
+    return {key: round(value, 1) for key, value in (*days.items(), *soonest)}

@@ -1,0 +1,287 @@
+"""What the nodes at a broker report, and which of them need a look."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from typing import Any
+
+from shared import clock
+from shared.compression import Buffer
+from shared.messages.load import LoadReport, unpack_load
+from shared.messages.msgpack_reader import MessageError
+from shared.messages.node_metrics import (
+    Quantiles,
+    VehicleMetrics,
+    WorkerMetrics,
+    unpack_vehicle_metrics,
+    unpack_worker_metrics,
+)
+from shared.messages.node_status import NodeState, unpack_status
+from shared.messages.topics import LOADS, VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicKind
+from shared.mqtt.bus import Bus, Delivery
+from shared.sanitize import printable
+
+MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
+SILENT_AFTER_S = 10.0  # Five reports late.
+
+_MAX_SYS_BYTES = 256
+_MAX_MODELS = 64  # Of a worker.
+_MAX_ENGINE = 200  # Characters.
+_POLL_S = 0.1
+_RETAINED_NS = 500_000_000
+_SLOW = 1.5  # Times the median of the others with the same models.
+_UNANSWERED = 0.05  # Share of the frames of a minute, from which a node needs a look.
+_FEWEST_FRAMES = 10  # For a share.
+WITH_RESULT = {"answered", "reused", "answered_locally"}
+_BROKER = {  # What is shown of the broker, and its topic.
+    "version": "$SYS/broker/version",
+    "uptime": "$SYS/broker/uptime",
+    "clients": "$SYS/broker/clients/connected",
+    "messages_per_minute": "$SYS/broker/load/messages/received/1min",
+    "bytes_per_minute": "$SYS/broker/load/bytes/received/1min",
+    "dropped_messages": "$SYS/broker/publish/messages/dropped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """The part of a node's status that is shown: a status with its cards may have a megabyte."""
+
+    state: NodeState
+    session: str
+    models: Mapping[str, str]  # Name and version.
+    engine: str
+
+    @classmethod
+    def read(cls, payload: Buffer) -> "Announced":
+        """Reads a status; raises a MessageError if it is invalid."""
+        status = unpack_status(payload)
+        cards = status.cards[:_MAX_MODELS]
+        engines = dict.fromkeys(f"{card.engine} {card.precision}" for card in cards)
+        return cls(
+            status.state, status.session, {card.name: card.version for card in cards}, ", ".join(engines)[:_MAX_ENGINE]
+        )
+
+
+@dataclass(slots=True)
+class FleetNode:
+    """What a worker or a vehicle has reported so far."""
+
+    name: str
+    status: Announced | None = None
+    load: LoadReport | None = None
+    metrics: WorkerMetrics | VehicleMetrics | None = None
+    heard_ns: int | None = None  # When the metrics arrived.
+    invalid: str = ""  # What is wrong with its latest message that cannot be read.
+
+    @property
+    def state(self) -> str:
+        """Its state; "unannounced" if the broker has no status of it."""
+        return self.status.state.value if self.status else "unannounced"
+
+    @property
+    def is_online(self) -> bool:
+        """Whether the broker has it online."""
+        return self.status is not None and self.status.state is NodeState.ONLINE
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """The fleet at one moment, as plain values; nodes that need a look come first."""
+
+    broker: Mapping[str, str]
+    workers: list[dict[str, Any]]
+    vehicles: list[dict[str, Any]]
+    vehicles_offline: int  # Left out of `vehicles`: the broker keeps the name of each that was ever there.
+    left_out: int  # Nodes beyond `MAX_NODES`.
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the same for `--json`."""
+        return {name: getattr(self, name) for name in ("broker", "workers", "vehicles", "vehicles_offline", "left_out")}
+
+
+@dataclass(slots=True)
+class FleetMonitor:
+    """Collects the reports. The network thread adds them, any thread reads the state."""
+
+    since_ns: int = field(default_factory=clock.now_ns)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _workers: dict[str, FleetNode] = field(default_factory=dict)
+    _vehicles: dict[str, FleetNode] = field(default_factory=dict)
+    _broker: dict[str, str] = field(default_factory=dict)
+    _left_out: set[int] = field(default_factory=set)
+
+    def open(self, bus: Bus) -> None:
+        """Subscribes to all reports."""
+        readers: tuple[tuple[TopicKind, dict[str, FleetNode], str, Callable[[Any], Any]], ...] = (
+            (WORKER_STATUS, self._workers, "status", Announced.read),
+            (VEHICLE_STATUS, self._vehicles, "status", Announced.read),
+            (LOADS, self._workers, "load", unpack_load),
+            (WORKER_METRICS, self._workers, "metrics", unpack_worker_metrics),
+            (VEHICLE_METRICS, self._vehicles, "metrics", unpack_vehicle_metrics),
+        )
+        for kind, nodes, part, read in readers:
+            bus.subscribe(kind.filter(), kind.qos, partial(self._add, kind, nodes, part, read))
+        for name, topic in _BROKER.items():
+            bus.subscribe(topic, 0, partial(self._add_broker, name))
+
+    def wait_until_heard(self, timeout_s: float) -> None:
+        """Waits until every node that is online has reported since the start, or until the time is over."""
+        deadline_ns = self.since_ns + round(timeout_s * 1e9)
+        while clock.now_ns() < deadline_ns:
+            with self._lock:
+                nodes = [*self._workers.values(), *self._vehicles.values()]
+            retained = clock.now_ns() - self.since_ns > _RETAINED_NS  # They arrive right after the subscription.
+            if retained and all(node.heard_ns for node in nodes if node.is_online):
+                return
+            time.sleep(_POLL_S)
+
+    def state(self) -> FleetState:
+        """Returns the fleet as it is now."""
+        now_ns = clock.now_ns()
+        with self._lock:
+            workers, vehicles = list(self._workers.values()), list(self._vehicles.values())
+            broker, left_out = dict(self._broker), len(self._left_out)
+        present = [node for node in vehicles if node.is_online or node.metrics is not None or node.invalid]
+        worker_rows = [self._worker(node, workers, now_ns) for node in workers]
+        vehicle_rows = [self._vehicle(node, now_ns) for node in present]
+        for rows in (worker_rows, vehicle_rows):
+            rows.sort(key=lambda row: (not row["problems"], row["name"]))
+        return FleetState(broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
+
+    def _add(
+        self, kind: TopicKind, nodes: dict[str, FleetNode], part: str, read: Callable[[Any], Any], delivery: Delivery
+    ) -> None:
+        names = kind.names_in(delivery.topic)
+        if names is None:
+            return
+        (name,) = names.values()
+        with self._lock:
+            if name not in nodes and len(nodes) >= MAX_NODES:
+                if len(self._left_out) < MAX_NODES:  # The number is as bounded as the names.
+                    self._left_out.add(hash(name))
+                return
+            node = nodes.setdefault(name, FleetNode(name))
+            if part == "load" and not len(delivery.payload):  # A worker that leaves clears its load.
+                node.load = None
+                return
+            try:
+                setattr(node, part, read(delivery.payload))
+            except MessageError as error:
+                node.invalid = f"{part}: {printable(str(error))[:120]}"
+                return
+            if part == "metrics":
+                node.heard_ns = delivery.received_ns
+
+    def _add_broker(self, name: str, delivery: Delivery) -> None:
+        text = bytes(delivery.payload[:_MAX_SYS_BYTES]).decode(errors="replace")
+        with self._lock:
+            self._broker[name] = printable(text)
+
+    def _worker(self, node: FleetNode, workers: list[FleetNode], now_ns: int) -> dict[str, Any]:
+        metrics = node.metrics if isinstance(node.metrics, WorkerMetrics) else None
+        models = node.status.models if node.status else {}
+        load = next(iter(node.load.models.values()), None) if node.load else None
+        return {
+            "name": node.name,
+            "state": node.state,
+            "problems": [*self._common(node, now_ns), *_slow(node, workers), *_unanswered(metrics, "refuses")],
+            "models": [f"{model} {version}" for model, version in models.items()],
+            "engine": node.status.engine if node.status else "",
+            "frames_per_s": _rate(metrics),
+            "frames": dict(metrics.frames) if metrics else None,
+            "queue_ms": _quantiles(metrics.queue if metrics else None),
+            "inference_ms": _quantiles(metrics.inference if metrics else None),
+            "in_queue": load.queue if load else None,
+            "free": load.free if load else None,
+            "cpu_percent": metrics.cpu_percent if metrics else None,
+            "memory_bytes": metrics.memory_bytes if metrics else None,
+            "gpu_percent": metrics.gpu_percent if metrics else None,
+            "gpu_memory_bytes": metrics.gpu_memory_bytes if metrics else None,
+            "seen_s_ago": _ago(node, now_ns),
+        }
+
+    def _vehicle(self, node: FleetNode, now_ns: int) -> dict[str, Any]:
+        metrics = node.metrics if isinstance(node.metrics, VehicleMetrics) else None
+        return {
+            "name": node.name,
+            "state": node.state,
+            "problems": [*self._common(node, now_ns), *_unanswered(metrics, "loses")],
+            "model": metrics.model if metrics else None,
+            "frames_per_s": _rate(metrics),
+            "frames": dict(metrics.frames) if metrics else None,
+            "reason": metrics.reason if metrics else None,
+            "total_ms": _quantiles(metrics.total if metrics else None),
+            "in_flight": metrics.in_flight if metrics else None,
+            "clock_error_ms": metrics.clock_error_ms if metrics else None,
+            "seen_s_ago": _ago(node, now_ns),
+        }
+
+    def _common(self, node: FleetNode, now_ns: int) -> Iterator[str]:
+        """Yields what can be wrong with any node."""
+        if node.state == "unannounced":
+            yield "reports, but the broker has no status of it"
+        elif not node.is_online:
+            yield node.state
+        silent_s = (now_ns - (node.heard_ns or self.since_ns)) / 1e9
+        if node.is_online and silent_s > SILENT_AFTER_S:
+            yield f"silent for {silent_s:.0f} s" if node.heard_ns else "sends no metrics"
+        if node.status and node.metrics and node.is_online and node.status.session != node.metrics.session:
+            yield "two processes of this name report"
+        if node.invalid:
+            yield f"sends what cannot be read: {node.invalid}"
+
+
+def _slow(node: FleetNode, workers: list[FleetNode]) -> Iterator[str]:
+    """Yields that a worker needs longer for a frame than the others with its models."""
+    own_ms = _inference_ms(node)
+    models = set(node.status.models) if node.status else set()
+    others = [
+        value
+        for other in workers
+        if other is not node and other.status and models & set(other.status.models)
+        if (value := _inference_ms(other)) is not None
+    ]
+    if own_ms is None or not others:
+        return
+    usual_ms = median(others)
+    if own_ms > _SLOW * usual_ms:
+        yield f"slow: inference {own_ms:.0f} ms, the others {usual_ms:.0f} ms"
+
+
+def _inference_ms(node: FleetNode) -> float | None:
+    metrics = node.metrics
+    return metrics.inference.p50_ms if isinstance(metrics, WorkerMetrics) and metrics.inference else None
+
+
+def _unanswered(metrics: WorkerMetrics | VehicleMetrics | None, verb: str) -> Iterator[str]:
+    """Yields that many frames get no result, and the outcome that most of them have."""
+    if metrics is None:
+        return
+    missed = Counter({name: count for name, count in metrics.frames.items() if name not in WITH_RESULT})
+    total = sum(metrics.frames.values())
+    if total < _FEWEST_FRAMES or missed.total() < _UNANSWERED * total:
+        return
+    reason = missed.most_common(1)[0][0]
+    if isinstance(metrics, VehicleMetrics) and metrics.reason:
+        reason += f": {metrics.reason}"
+    yield f"{verb} {100 * missed.total() / total:.0f} % of the frames ({reason})"
+
+
+def _rate(metrics: WorkerMetrics | VehicleMetrics | None) -> float | None:
+    """Returns the frames with a result in a second."""
+    if metrics is None or not metrics.seconds:
+        return None
+    return round(sum(metrics.frames.get(name, 0) for name in WITH_RESULT) / metrics.seconds, 2)
+
+
+def _quantiles(found: Quantiles | None) -> dict[str, float | None] | None:
+    return None if found is None else {"p50": found.p50_ms, "p95": found.p95_ms}
+
+
+def _ago(node: FleetNode, now_ns: int) -> float | None:
+    return None if node.heard_ns is None else round(max(0, now_ns - node.heard_ns) / 1e9, 1)

@@ -1,0 +1,191 @@
+"""`skylane status` and `skylane top` at a real broker, with made nodes."""
+
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from ops.broker.broker import Broker
+from ops.fleet.cli import top
+from ops.fleet.fleet import MAX_NODES, FleetMonitor
+from shared.messages.msgpack_reader import MessageError
+from shared.messages.node_metrics import (
+    MAX_METRICS_BYTES,
+    VehicleMetrics,
+    pack_vehicle_metrics,
+    unpack_vehicle_metrics,
+    unpack_worker_metrics,
+)
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from shared.messages.topics import VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicNameError
+from shared.mqtt.bus import Bus, Delivery
+from tests.conftest import need_mosquitto
+from tests.ops.fleet.made_fleet import problems, reporting, run_status, state_of, vehicle, worker
+
+pytestmark = pytest.mark.mosquitto
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A broker of its own: the nodes of other tests are not in its tables."""
+    need_mosquitto()
+    with Broker.start(kind="mosquitto") as broker:
+        yield broker.url
+
+
+@pytest.mark.parametrize("size", [8, 50])
+def test_the_slow_worker_and_the_dropping_vehicle_are_named(url: str, size: int) -> None:
+    """They come first, with the figure; nobody else is named."""
+
+    def send(bus: Bus) -> None:
+        for number in range(size):
+            worker(bus, f"gpu-{number}", 95.0 if number == 3 else 20.0)
+            if number == 5:
+                vehicle(bus, "car-5", "window", answered=200, dropped=100)
+            else:
+                vehicle(bus, f"car-{number}")
+
+    with reporting(url, send):
+        state = state_of(url)
+        shown, _ = run_status(url)
+    assert problems(state, "workers") == {"gpu-3": ["slow: inference 95 ms, the others 20 ms"]}
+    assert problems(state, "vehicles") == {"car-5": ["loses 33 % of the frames (dropped: window)"]}
+    assert (state["workers"][0]["name"], state["vehicles"][0]["name"]) == ("gpu-3", "car-5")
+    assert (len(state["workers"]), len(state["vehicles"])) == (size, size)
+    row = state["workers"][1]
+    assert row["frames_per_s"] == 10.0
+    assert row["inference_ms"] == {"p50": 20.0, "p95": 40.0}
+    assert (row["models"], row["engine"], row["in_queue"]) == (["road 2"], "tensorflow fp32", 1)
+    assert "mosquitto" in state["broker"]["version"]
+    assert "worker gpu-3: slow: inference 95 ms" in shown.output
+    assert "vehicle car-5: loses 33 %" in " ".join(shown.output.split())
+
+
+def test_nodes_that_left_are_silent_or_lie_are_marked(url: str) -> None:
+    """Each with what is wrong; a vehicle that left is counted only."""
+
+    def send(bus: Bus) -> None:
+        metrics = VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", None, 0, None)
+        bus.publish(VEHICLE_METRICS.of(vehicle="ghost"), pack_vehicle_metrics(metrics), qos=0)
+        bus.publish(
+            VEHICLE_METRICS.of(vehicle="liar"),
+            pack_vehicle_metrics(metrics).replace(b"\xcd\x01\x2c", b"\xd1\xff\x00"),
+            qos=0,
+        )
+        for name in ("gpu-1", "gpu-2"):
+            worker(bus, name)
+        worker(bus, "two", session="s2")
+        worker(bus, "full", answered=50, overloaded=50)
+        bus.publish(
+            WORKER_STATUS.of(worker="dead"), pack_status(NodeStatus(NodeState.OFFLINE, "s1")), qos=1, retained=True
+        )
+        bus.publish(
+            VEHICLE_STATUS.of(vehicle="gone"), pack_status(NodeStatus(NodeState.OFFLINE, "s1")), qos=1, retained=True
+        )
+        vehicle(bus, "car-1")
+
+    with reporting(url, send):
+        state = state_of(url)
+    found = problems(state, "workers")
+    assert found == {
+        "dead": ["offline"],
+        "full": ["refuses 50 % of the frames (overloaded)"],
+        "two": ["two processes of this name report"],
+    }
+    assert state["vehicles_offline"] == 1
+    vehicles = problems(state, "vehicles")
+    assert vehicles["ghost"] == ["reports, but the broker has no status of it"]
+    assert any("sends what cannot be read: metrics" in problem for problem in vehicles["liar"])
+    assert "car-1" not in vehicles
+
+
+def test_a_thousand_made_up_names_fill_nothing(url: str) -> None:
+    """Names beyond the limit are left out and counted, and the table stays short."""
+    fleet = FleetMonitor()
+    handlers = {}
+
+    class Recorder:
+        def subscribe(self, topic_filter: str, qos: int, handler: object) -> None:  # noqa: ARG002
+            handlers[topic_filter] = handler
+
+    fleet.open(Recorder())  # type: ignore[arg-type]
+    payload = pack_vehicle_metrics(VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", None, 0, None))
+    take = handlers[VEHICLE_METRICS.filter()]
+    for number in range(3 * MAX_NODES):
+        take(Delivery(VEHICLE_METRICS.of(vehicle=f"made-{number}"), payload, 1))  # type: ignore[operator]
+    state = fleet.state()
+    assert len(state.vehicles) == MAX_NODES
+    assert state.left_out == MAX_NODES
+
+    def send(bus: Bus) -> None:
+        for number in range(200):
+            vehicle(bus, f"made-{number}")
+
+    with reporting(url, send):
+        shown, _ = run_status(url)
+    assert shown.output.count("made-") <= 120
+    assert "140 more, see --json" in shown.output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {b"\xa5total": b"\xa5tital"},
+        {b"road": b"r/ad"},
+        {b"answered": b"\x1b[31mhi!"},
+    ],
+)
+def test_metrics_with_other_keys_or_names_are_refused(change: dict[bytes, bytes]) -> None:
+    """They are for tables of a terminal."""
+    payload = pack_vehicle_metrics(VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", None, 0, None))
+    for old, new in change.items():
+        assert old in payload
+        payload = payload.replace(old, new)
+    with pytest.raises(MessageError):
+        unpack_vehicle_metrics(payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", bytes(MAX_METRICS_BYTES + 1), b"[]"])
+def test_what_is_no_report_is_refused(payload: bytes) -> None:
+    """Of both kinds."""
+    for read in (unpack_worker_metrics, unpack_vehicle_metrics):
+        with pytest.raises(MessageError):
+            read(payload)
+
+
+def test_escapes_in_texts_reach_no_terminal(url: str) -> None:
+    """A reason is free text of a vehicle."""
+    red = "\x1b[31mred"
+    with reporting(url, lambda bus: vehicle(bus, "car-1", red, answered=10, lost=90)):
+        shown, _ = run_status(url)
+        state = state_of(url)
+    assert "\x1b" not in shown.output
+    assert "red" in problems(state, "vehicles")["car-1"][0]
+
+
+def test_the_names_of_roles_are_no_vehicles() -> None:
+    """The access list gives them other rights."""
+    for role in ("worker", "operator", "viewer"):
+        with pytest.raises(TopicNameError, match="role"):
+            VEHICLE_METRICS.of(vehicle=role)
+    assert WORKER_METRICS.of(worker="viewer")
+
+
+def test_top_shows_the_same_and_ends(url: str) -> None:
+    """On a pipe it prints the last state."""
+
+    def send(bus: Bus) -> None:
+        worker(bus, "gpu-1")
+        vehicle(bus, "car-1")
+
+    with reporting(url, send):
+        ended = CliRunner().invoke(top, ["--broker", url, "--seconds", "2.5"])
+    assert ended.exit_code == 0, ended.output
+    assert "gpu-1" in ended.output
+    assert "car-1" in ended.output
+
+
+def test_without_a_broker_the_address_is_named() -> None:
+    """And how to start one."""
+    ended, _ = run_status("mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
+    assert "no broker at mqtt://127.0.0.1:1" in str(ended.exception)
