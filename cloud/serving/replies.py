@@ -216,19 +216,20 @@ class Replier:
         request.finish()
 
 
-def _recent_times(request: Request) -> dict[str, int]:
-    """Returns the time that an answered frame waited, and that of its inference."""
-    times = request.times
-    waited_ns = times[Stage.DEQUEUED] - times[Stage.RECEIVED] + times[Stage.BATCHED] - times[Stage.DECODED]
-    return {"queue": waited_ns, "inference": times[Stage.INFERRED] - times[Stage.BATCHED]}
-
-
 TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that they consist of here.
     "queue": (Stage.DEQUEUED, Stage.BATCHED),
     "compute_input": (Stage.DECODED,),
     "compute_infer": (Stage.INFERRED,),
     "compute_output": (Stage.POSTPROCESSED, Stage.MASK_ENCODED),
 }
+
+
+def _recent_times(request: Request) -> dict[str, int]:
+    """Returns the time that an answered frame waited, and that of its inference."""
+    times = durations_ns({stage: request.times[stage] for stage in CLOUD_STAGES if stage in request.times})
+    parts = {"queue": "queue", "inference": "compute_infer"}
+    return {name: sum(times.get(stage, 0) for stage in TRITON_STAGES[part]) for name, part in parts.items()}
+
 
 _MAX_MODELS = 256  # Model names with a counter of refused frames; clients choose the names.
 
