@@ -1,6 +1,7 @@
 """The fleet as tables for a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Group
@@ -13,6 +14,9 @@ _MOST_ROWS = 60  # Of each table.
 _MOST_PROBLEMS = 20
 _GOOD, _BAD = "green", "bold red"
 
+_BROKER = {"version": "{}", "uptime": "up {}", "clients": "{} clients", "dropped_messages": "{} messages dropped"}
+_RATES = (("messages_per_minute", "{:.0f} messages/s", 60), ("bytes_per_minute", "{:.2f} MB/s", 60e6))
+
 Row = Mapping[str, Any]
 
 
@@ -24,10 +28,11 @@ def fleet_tables(state: FleetState, certificates: Mapping[str, float]) -> Group:
 
 
 def _broker_lines(state: FleetState, certificates: Mapping[str, float]) -> Iterator[str]:
-    broker = dict(state.broker)
-    version, uptime = broker.pop("version", "version unknown"), broker.pop("uptime", "")
-    others = [f"{name.replace('_', ' ')} {value}" for name, value in broker.items()]
-    yield " · ".join([f"broker: {version}", *([f"up {uptime}"] if uptime else []), *others])
+    parts = [text.format(value) for name, text in _BROKER.items() if (value := state.broker.get(name))]
+    for name, text, unit in _RATES:
+        with suppress(KeyError, ValueError):  # The broker has no such topic, or it holds no number.
+            parts.append(text.format(float(state.broker[name]) / unit))
+    yield f"broker: {' · '.join(parts) or 'it tells nothing about itself'}"
     if certificates:
         yield "certificates expire: " + ", ".join(f"{name} in {days:.0f} days" for name, days in certificates.items())
 
