@@ -48,7 +48,7 @@ cloud.add_command(control)
     type=click.Path(dir_okay=False, path_type=Path),
     help="CSV file to which CPU, memory, network and GPU use of this worker is written once a second.",
 )
-@_options("Operation", "log_level", "log_format")
+@_options("Operation", "otel", "otel_share", "log_level", "log_format")
 @_options("Advanced", "threads", "decoders", "encoders")
 @_options("Advanced", "isolate", "isolate_hang_s", "isolate_start_s", "isolate_memory_mb")
 @click.option("--supervised", is_flag=True, hidden=True, help="Drain and stop when the standard input ends.")

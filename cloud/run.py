@@ -5,8 +5,8 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 from cloud.config import CloudConfig
@@ -16,15 +16,18 @@ from cloud.models.loader import ModelLoader
 from cloud.node import CloudNode
 from cloud.preflight import check_gateway, warn_if_pids_limit_is_low
 from cloud.replicas import Replicas, stop_with_parent
+from cloud.serving.request import Request
 from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.model import Model
 from shared.logs import READY, RateLimitedLogger, get_logger
+from shared.messages.frame import ResultMessage
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
 from shared.mqtt.bus import Bus, NoBus
 from shared.mqtt.name_guard import client_id
 from shared.recent_frames import RecentFrames
+from shared.registry import Entry, load
 from shared.resources.sampler import ResourceSampler
 from shared.runtime.machine import package_version
 from shared.runtime.processes import on_termination_signals
@@ -83,6 +86,21 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
         replicas.run()
         _LOG.info("stopped")
         return
+    with ExitStack() as stack:
+        on_replied = [] if config.otel is None else [stack.enter_context(load("option", _EXPORTS, "--otel")(config))]
+        _run_one(config, resources, *on_replied, supervised=supervised)
+
+
+_EXPORTS = {"--otel": Entry("cloud.serving.frame_spans:export_replies", "otel")}
+
+
+def _run_one(
+    config: CloudConfig,
+    resources: Path | None,
+    on_replied: Callable[[Request, ResultMessage], None] = lambda _, __: None,
+    *,
+    supervised: bool,
+) -> None:
     if supervised:
         stop_with_parent()
     _LOG.info(
@@ -96,7 +114,7 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
     loader = _loader(config)
     warn_if_pids_limit_is_low(config, len(config.models or loader.repository.names()))
     session = uuid.uuid4().hex[:12]
-    node = CloudNode((), config, session=session, loader=loader)
+    node = CloudNode((), config, session=session, loader=loader, on_replied=on_replied)
     node.bind()  # A port in use must be reported before the models are loaded, which takes minutes.
     on_termination_signals(lambda *_: sys.exit(0))
     try:

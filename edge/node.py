@@ -48,6 +48,9 @@ class RunSettings:
     reuse: Reuse | None = None  # What answers frames that need not be sent.
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
     view: LiveView | None = None  # What shows the run while it goes on.
+    on_row: Sequence[
+        Callable[[LatencyRow], None]
+    ] = ()  # Called with the row of every frame that ends; each returns at once.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -225,6 +228,8 @@ class EdgeNode:
         self._metrics.ended(row)
         if self._settings.view is not None:
             self._settings.view.ended(row)
+        if self._settings.export is not None:
+            self._settings.export(row)
 
     def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None

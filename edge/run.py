@@ -31,7 +31,7 @@ from shared.errors import SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
-from shared.registry import load
+from shared.registry import Entry, load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
@@ -134,14 +134,15 @@ def play(
         reuse = stack.enter_context(open_reuse(config, card))
         presentation = stack.enter_context(open_presentation(config, card))
         view = stack.enter_context(open_view(config, card, presentation))
+        otel = nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config)
+        export = stack.enter_context(otel)
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
         begin = stack.enter_context(discard_unless_started(folder, before))
         sampler = stack.enter_context(_open_sampler(folder, config, sampled_processes))
-        provenance = source.provenance
-        _warn_of_training(source_name, provenance, config, card)
-        manifest = run_record.started(config, session, provenance, card, reuse)
+        _warn_of_training(source_name, source.provenance, config, card)
+        manifest = run_record.started(config, session, source.provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
         recorder = stack.enter_context(_open_recorder(presentation, config, folder, card, session))
@@ -150,7 +151,7 @@ def play(
             presentation.listeners.append(on_result)
         elif on_result is not None:
             sinks.append(_ListeningSink(on_result))
-        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view)
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view, export)
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
         on_ready()
         begin()
@@ -185,6 +186,9 @@ def play(
     late = node.results_too_late
     notes = [f"{late} results came too late for their place in videos and bags"] if late else []
     return RunEnd(folder, faults, [*notes, *sampler.report_lines()], remarks)
+
+
+_EXPORTS = {"--otel": Entry("edge.frame_spans:export_rows", "otel")}
 
 
 class _ListeningSink:

@@ -235,6 +235,7 @@ class MqttFrontend(Frontend):
             reply=partial(self._reply, reply_topic, delivery.properties.traceparent),
             times={Stage.RECEIVED: delivery.received_ns},
             max_reply_bytes=self._bus.max_payload_bytes - _RESERVED_BYTES,
+            traceparent=delivery.properties.traceparent,
             correlation=_correlation(delivery.properties, names),
             refuse=self._refuse,
         )

@@ -305,9 +305,10 @@ class Batcher:
     def _try(self, batch: Sequence[Request]) -> SkylaneError | None:
         """Infers a batch and passes its frames to the postprocessor; returns the error if the model failed."""
         self._refused_in_row = 0
+        batched_ns = clock.now_ns()
         for request in batch:
             request.batch_size = len(batch)
-            request.stamp(Stage.BATCHED)
+            request.times[Stage.BATCHED] = batched_ns
         try:
             # A single frame needs no copy.
             images = batch[0].image[None] if len(batch) == 1 else np.stack([request.image for request in batch])

@@ -86,9 +86,17 @@ class Replier:
     """Builds, sends and counts the replies of one worker. Thread-safe."""
 
     def __init__(
-        self, worker: str, node: str, load_after: Callable[[Request], WorkerLoad | None] = lambda _: None
+        self,
+        worker: str,
+        node: str,
+        load_after: Callable[[Request], WorkerLoad | None] = lambda _: None,
+        on_replied: Callable[[Request, ResultMessage], None] = lambda _, __: None,
     ) -> None:
-        """`node` is the name of this process in stamps. `load_after` returns the load that a reply reports."""
+        """Starts with no frames.
+
+        `node` is the name of this process in stamps. `load_after` returns the load that a reply reports. `on_replied` is called
+        after each reply, and returns at once.
+        """
         self.stats = ServingStats()
         self.recent = RecentFrames()
         self.errors = RequestErrors()
@@ -96,6 +104,7 @@ class Replier:
         self._worker = worker
         self._node = node
         self._load_after = load_after
+        self._on_replied = on_replied
         self._counts = Counts()
         self._ignored = Counts()
 
@@ -210,6 +219,7 @@ class Replier:
 
     def _finish(self, request: Request, reply: ResultMessage) -> None:
         self._counts.add(reply.status.value)
+        self._on_replied(request, reply)
         self.stats.add(request, reply)
         self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
         self.log.replied(request, reply)

@@ -41,6 +41,7 @@ class Request:
     reply: Callable[..., None]  # Sends the reply, a ResultMessage, to the client; then the outputs, if it wants them.
     times: dict[Stage, int]  # Nanoseconds by stage; RECEIVED is the first.
     max_reply_bytes: int
+    traceparent: str | None = None  # The trace context that the client sent.
     correlation: FrameId | None = None  # The recipient of a refusal if the payload cannot be read.
     header: FrameHeader = EMPTY_HEADER  # The fields that admission needs before the payload is read.
     message: FrameMessage | None = None

@@ -1,6 +1,5 @@
 """The MQTT transport: frames, results and clock probes as messages on a broker's topics."""
 
-import os
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -26,6 +25,7 @@ from shared.messages.node_metrics import VehicleMetrics, pack_vehicle_metrics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, client_id
+from shared.trace_context import TraceContext
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _CONTROL_MESSAGES = 8  # Messages other than frames that may wait for the broker.
@@ -72,6 +72,7 @@ class MqttTransport:
         self._vehicle = vehicle
         self._session = session
         self._qos = config.qos
+        self._otel_share = config.otel_share
         self._prober: ClockProber | None = None
         self._state = NodeState.ONLINE
         self._unacknowledged = 0  # Number of announcements that the broker has not acknowledged.
@@ -179,7 +180,7 @@ class MqttTransport:
                 response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
                 correlation=str(message.id).encode(),
                 expiry_s=message.deadline.expiry_s(),
-                traceparent=f"00-{os.urandom(16).hex()}-{os.urandom(8).hex()}-01",
+                traceparent=str(TraceContext.of_frame(message.id, message.attempt, self._otel_share)),
             ),
             acknowledged=on_ack if self._qos else None,
         )

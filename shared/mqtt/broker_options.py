@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
 from shared.config import OneOf, Section, parsed_by, setting
+from shared.errors import SkylaneError
 from shared.flags import key_options, override
 from shared.logs import DEFAULT_LEVEL, LEVELS, LogFormat
 from shared.mqtt.bus import Will
@@ -89,6 +91,20 @@ def _broker_url(text: str) -> str:
     return text
 
 
+def _otel_url(text: str) -> str:
+    """Checks the URL of a receiver of traces."""
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or not text.isprintable() or parts.username is not None or parts.query or parts.fragment:
+        raise SkylaneError(
+            f"receiver of traces {text[:80]!r} cannot be used: write http://HOST:4318 or https://HOST:4318"
+        )
+    return text
+
+
 class NodeSection(Section):
     """Keys that a vehicle and a worker share: the connection to the broker, the health file and the log lines."""
 
@@ -117,6 +133,14 @@ class NodeSection(Section):
         f"File to touch every {UPDATE_INTERVAL_S:g} s while this node is online, for health checks.",
         shown="none",
     )
+    otel: Annotated[str, parsed_by(_otel_url)] | None = setting(
+        None,
+        "Receiver of traces: the base URL of an OpenTelemetry collector (OTLP over HTTP). Headers and certificates are read from "
+        "OpenTelemetry's own environment variables.",
+        metavar="URL",
+        shown="none",
+    )
+    otel_share: float = setting(1.0, "Share of the frames of which traces are exported.", ge=0, le=1)
     log_level: Annotated[str, OneOf("log level", LEVELS)] = setting(DEFAULT_LEVEL, "Minimum log level.")
     log_format: LogFormat = setting(LogFormat.TEXT, "Format of log lines on standard error.")
 
