@@ -1,22 +1,21 @@
 """Exports the spans of frames by OpenTelemetry's SDK (OTLP over HTTP), in a thread of its own that delays nobody."""
 
 import logging
-import queue
+import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import requests
-from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from shared.logs import get_logger
@@ -26,9 +25,13 @@ from shared.trace_context import TraceContext
 
 _LOG = get_logger("spans")
 _MAX_WAITING = 1024  # Frames whose spans are not made yet; later ones get none.
-_BATCH = 512  # Spans of one message.
-_PERIOD_S = 1.0  # Longest wait of a span.
+_BATCH = 128  # Spans of one message; encoding more at once would delay other threads.
+_PERIOD_S = 0.5  # Longest wait of a span.
+_MAX_REPLY_BYTES = 1 << 16
 _TIMEOUT_S = 2.0  # For one message, and for the rest at the end.
+
+_SCOPE = InstrumentationScope("skylane")
+_UNSET = Status(StatusCode.UNSET)
 
 MakeSpans = Callable[["SpanExport"], None]
 
@@ -42,13 +45,11 @@ class SpanExport:
         version = package_version("skylane") or "unknown"
         about = {"service.name": service, "service.instance.id": name, "service.version": version}
         self._url = url
-        self._ids = _Ids()
+        self._resource = Resource.create(about)
         self._made: list[ReadableSpan] = []
-        provider = TracerProvider(ALWAYS_ON, Resource.create(about), shutdown_on_exit=False, id_generator=self._ids)
-        provider.add_span_processor(_Collector(self._made))
-        self._tracer = provider.get_tracer("skylane")
-        self._exporter = OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S, session=_HeadersOnly())
-        self._waiting: queue.Queue[MakeSpans | None] = queue.Queue(_MAX_WAITING)
+        self._exporter = OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S, session=_ShortReplies())
+        self._waiting: deque[MakeSpans] = deque()  # Nothing wakes the thread: that would take more time than a span.
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
         self.sent = 0  # Spans that the receiver has accepted.
         self.lost = 0  # Spans that it has not.
@@ -60,9 +61,9 @@ class SpanExport:
 
     def later(self, make: MakeSpans) -> None:
         """Makes the spans of a frame soon, by calling `make` in the export's thread. Never waits."""
-        try:
-            self._waiting.put_nowait(make)
-        except queue.Full:
+        if len(self._waiting) < _MAX_WAITING:
+            self._waiting.append(make)
+        else:
             self.skipped += 1
 
     def span(
@@ -78,39 +79,43 @@ class SpanExport:
         problem: str = "",
     ) -> TraceContext:
         """Makes a span and returns its context. `own`: the ids that it gets; otherwise they are random."""
-        self._ids.next = own
-        context = Context() if parent is None else set_span_in_context(NonRecordingSpan(_span_context(parent)))
-        linked = [Link(_span_context(each)) for each in links]
-        span = self._tracer.start_span(name, context, kind, attributes, linked, times_ns[0])
-        if problem:
-            span.set_status(Status(StatusCode.ERROR, problem))
-        span.end(max(times_ns))
-        ids = span.get_span_context()
-        return TraceContext(ids.trace_id, ids.span_id)
+        if own is None:
+            own = TraceContext(parent.trace_id if parent else random.getrandbits(128), random.getrandbits(64))
+        self._made.append(
+            ReadableSpan(  # A tracer of the SDK takes six times as long to make it.
+                name,
+                _span_context(own),
+                None if parent is None else _span_context(parent),
+                self._resource,
+                attributes,
+                links=[Link(_span_context(each)) for each in links],
+                kind=kind,
+                status=Status(StatusCode.ERROR, problem) if problem else _UNSET,
+                start_time=times_ns[0],
+                end_time=max(times_ns),
+                instrumentation_scope=_SCOPE,
+            )
+        )
+        return own
 
     def close(self) -> None:
         """Sends what waits, as far as the receiver takes it in two seconds."""
-        ends_s = time.monotonic() + _TIMEOUT_S
-        try:
-            self._waiting.put(None, timeout=_TIMEOUT_S)
-        except queue.Full:
-            return
-        self._thread.join(max(0.0, ends_s - time.monotonic()))
+        self._closed.set()
+        self._thread.join(_TIMEOUT_S)
 
     def _run(self) -> None:
         lower_priority()
-        is_open = True
-        while is_open:
-            due_s = time.monotonic() + _PERIOD_S
-            while is_open and len(self._made) < _BATCH:
-                try:
-                    make = self._waiting.get(timeout=max(0.0, due_s - time.monotonic()))
-                except queue.Empty:
-                    break
-                is_open = make is not None
-                if make is not None:
-                    make(self)
-            self._send()
+        while not self._closed.wait(_PERIOD_S):
+            self._make_waiting()
+        self._make_waiting()
+
+    def _make_waiting(self) -> None:
+        while self._waiting:
+            self._waiting.popleft()(self)
+            time.sleep(0)  # Lets other threads go on.
+            if len(self._made) >= _BATCH:
+                self._send()
+        self._send()
 
     def _send(self) -> None:
         spans = self._made.copy()
@@ -137,32 +142,16 @@ def open_span_export(url: str, service: str, name: str) -> Iterator[SpanExport]:
         _LOG.info("spans", receiver=url, sent=export.sent, lost=export.lost, frames_skipped=export.skipped)
 
 
-class _Ids(RandomIdGenerator):
-    """Gives the next span the ids that it must have."""
-
-    next: TraceContext | None = None
-
-    def generate_trace_id(self) -> int:
-        return super().generate_trace_id() if self.next is None else self.next.trace_id
-
-    def generate_span_id(self) -> int:
-        return super().generate_span_id() if self.next is None else self.next.span_id
-
-
-class _Collector(SpanProcessor):
-    def __init__(self, spans: list[ReadableSpan]) -> None:
-        self._spans = spans
-
-    def on_end(self, span: ReadableSpan) -> None:
-        self._spans.append(span)
-
-
-class _HeadersOnly(requests.Session):
-    """Closes a connection without reading the body of the reply, which may have no end."""
+class _ShortReplies(requests.Session):
+    """Reads no reply that is long, or may have no end."""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
         response = super().request(*arguments, **options | {"stream": True})
-        response.close()
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and len(length) <= len(str(_MAX_REPLY_BYTES)) and int(length) <= _MAX_REPLY_BYTES:
+            _ = response.content  # The connection can be used again.
+        else:
+            response.close()
         return response
 
 
