@@ -4,18 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
 from shared.config import OneOf, Section, parsed_by, setting
-from shared.errors import SkylaneError
 from shared.flags import key_options, override
 from shared.logs import DEFAULT_LEVEL, LEVELS, LogFormat
 from shared.mqtt.bus import Will
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import CONNECT_TIMEOUT_S, MAX_INFLIGHT, MqttSettings
-from shared.network.address import Address, Certificates
+from shared.network.address import Address, Certificates, receiver_url
 from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 from shared.network.tls import CertificateError
 from shared.runtime.health_file import UPDATE_INTERVAL_S
@@ -91,20 +89,6 @@ def _broker_url(text: str) -> str:
     return text
 
 
-def _otel_url(text: str) -> str:
-    """Checks the URL of a receiver of traces."""
-    try:
-        parts = urlsplit(text)
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or not text.isprintable() or parts.username is not None or parts.query or parts.fragment:
-        raise SkylaneError(
-            f"receiver of traces {text[:80]!r} cannot be used: write http://HOST:4318 or https://HOST:4318"
-        )
-    return text
-
-
 class NodeSection(Section):
     """Keys that a vehicle and a worker share: the connection to the broker, the health file and the log lines."""
 
@@ -133,7 +117,7 @@ class NodeSection(Section):
         f"File to touch every {UPDATE_INTERVAL_S:g} s while this node is online, for health checks.",
         shown="none",
     )
-    otel: Annotated[str, parsed_by(_otel_url)] | None = setting(
+    otel: Annotated[str, parsed_by(receiver_url)] | None = setting(
         None,
         "Receiver of traces: the base URL of an OpenTelemetry collector (OTLP over HTTP). Headers and certificates are read from "
         "OpenTelemetry's own environment variables.",
