@@ -48,9 +48,7 @@ class RunSettings:
     reuse: Reuse | None = None  # What answers frames that need not be sent.
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
     view: LiveView | None = None  # What shows the run while it goes on.
-    on_row: Sequence[
-        Callable[[LatencyRow], None]
-    ] = ()  # Called with the row of every frame that ends; each returns at once.
+    export: Callable[[LatencyRow], None] | None = None  # Exports the spans of a frame that has ended; returns at once.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property

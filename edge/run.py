@@ -4,7 +4,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -33,7 +33,7 @@ from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
 from shared.registry import Entry, load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
-from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, LogWriter, Outcome, read_rows
+from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LatencyRow, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
 from shared.runlog.presented_log import PresentedLog
 from shared.runlog.repair import repair_all
@@ -117,7 +117,7 @@ def play(
     session = uuid.uuid4().hex[:12]
     config = config.seeded()
     folder = config.out or run_folder(config.vehicle)
-    with ExitStack() as stack:
+    with ExitStack() as stack, _open_export(config) as export:
         source = open_source(
             source_name,
             topics=config.topics,
@@ -134,8 +134,6 @@ def play(
         reuse = stack.enter_context(open_reuse(config, card))
         presentation = stack.enter_context(open_presentation(config, card))
         view = stack.enter_context(open_view(config, card, presentation))
-        otel = nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config)
-        export = stack.enter_context(otel)
         _close_killed_runs(folder)
         before = contents(folder)
         log = stack.enter_context(LogWriter(folder))
@@ -189,6 +187,11 @@ def play(
 
 
 _EXPORTS = {"--otel": Entry("edge.frame_spans:export_rows", "otel")}
+
+
+def _open_export(config: EdgeConfig) -> AbstractContextManager[Callable[[LatencyRow], None] | None]:
+    """Opens the export of spans, if there is one."""
+    return nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config)
 
 
 class _ListeningSink:
