@@ -49,7 +49,7 @@ def edge() -> None:
 @_options("Results", "video_codec", "top_k", "outputs")
 @_options("Live view", "view", "view_limit", "view_host", "view_tls_cert", "view_tls_key")
 @_options("Advanced", "log_level", "log_format", "health_file", "otel", "otel_share")
-@_options("Advanced", "sample_containers")
+@_options("Advanced", "metrics", "sample_containers")
 @click.option(
     "--wait-for-go",
     cls=KeyOption,

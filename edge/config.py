@@ -55,6 +55,11 @@ def _worker_address(text: str) -> str:
     return str(Endpoint.parse(text))
 
 
+def _bind_address(text: str) -> str:
+    Endpoint.parse(text, listens=True)
+    return text
+
+
 def _rate(text: str) -> str:
     bytes_per_s(text)
     return text
@@ -245,6 +250,12 @@ class EdgeConfig(NodeSection):
     )
     view_tls_cert: FilePath | None = setting(None, "Certificate (PEM) of the viewer's server; Foxglove only.")
     view_tls_key: FilePath | None = setting(None, "Its private key (PEM).")
+    metrics: Annotated[str, parsed_by(_bind_address)] | None = setting(
+        None,
+        "Address at which Prometheus reads this vehicle's metrics; without a host, from this machine only.",
+        metavar="HOST:PORT",
+        shown="off",
+    )
     sample_containers: tuple[str, ...] = setting(
         (), "Docker container on this machine whose resource use is sampled (repeatable).", "--sample-container"
     )

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
@@ -37,6 +38,15 @@ DRAIN_S = 5.0  # Time that a stopped run waits for answers.
 _JOIN_TIMEOUT_S = 60.0
 
 
+class RunObserver(Protocol):
+    """Follows a run while it goes on."""
+
+    counts: Callable[[], RunCounts]  # Set by the node: returns the totals so far.
+
+    def ended(self, row: LatencyRow) -> None:
+        """Takes the row of a frame that has ended; returns at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """The vehicle's configuration, and what belongs to one run."""
@@ -49,6 +59,7 @@ class RunSettings:
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
     view: LiveView | None = None  # What shows the run while it goes on.
     export: Callable[[LatencyRow], None] | None = None  # Exports the spans of a frame that has ended; returns at once.
+    collector: RunObserver | None = None  # What counts its frames for Prometheus.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -82,6 +93,7 @@ class EdgeNode:
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
         loads = transport.workers.loads
+        self._observers = [each for each in (settings.view, settings.collector) if each is not None]
         self._ledger = Ledger(
             log,
             config,
@@ -129,8 +141,8 @@ class EdgeNode:
             on_result = self._write if self._presentation is None else self._present_and_write
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
             keep.append(reusing.keep)
-        if settings.view is not None:
-            settings.view.counts = self.counts
+        for observer in self._observers:
+            observer.counts = self.counts
         self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._write, self._finished, card, keep)
 
@@ -224,10 +236,10 @@ class EdgeNode:
 
     def _ended(self, row: LatencyRow) -> None:
         self._metrics.ended(row)
-        if self._settings.view is not None:
-            self._settings.view.ended(row)
         if self._settings.export is not None:
             self._settings.export(row)
+        for observer in self._observers:
+            observer.ended(row)
 
     def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None

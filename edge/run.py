@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -27,7 +27,7 @@ from edge.sources.source import SourceError, is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
 from edge.view.live_view import open_view
-from shared.errors import SkylaneError, unwritable_message
+from shared.errors import MissingExtraError, SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
@@ -41,6 +41,9 @@ from shared.runlog.run_folder import contents, discard_unless_started, run_folde
 from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.processes import on_termination_signals
 from shared.task import task_named
+
+if TYPE_CHECKING:
+    from edge.prometheus_metrics import VehicleCollector
 
 _LOG = get_logger("edge")
 
@@ -149,7 +152,10 @@ def play(
             presentation.listeners.append(on_result)
         elif on_result is not None:
             sinks.append(_ListeningSink(on_result))
-        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view, export)
+        collector = stack.enter_context(_open_metrics(config, transport))
+        settings = RunSettings(
+            config, session, card, is_live(source_name), reuse, presentation, view, export, collector
+        )
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
         on_ready()
         begin()
@@ -181,9 +187,19 @@ def play(
         ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    late = node.results_too_late
-    notes = [f"{late} results came too late for their place in videos and bags"] if late else []
-    return RunEnd(folder, faults, [*notes, *sampler.report_lines()], remarks)
+    return RunEnd(folder, faults, [*_late_lines(node.results_too_late), *sampler.report_lines()], remarks)
+
+
+def _open_metrics(
+    config: EdgeConfig, transport: Transport
+) -> AbstractContextManager["VehicleCollector"] | AbstractContextManager[None]:
+    if config.metrics is None:
+        return nullcontext()
+    try:
+        from edge.prometheus_metrics import open_metrics  # noqa: PLC0415 (needs an extra)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("--metrics", error.name or "prometheus_client", "metrics") from error
+    return open_metrics(config, transport)
 
 
 _EXPORTS = {"--otel": Entry("edge.frame_spans:export_rows", "otel")}
@@ -336,6 +352,12 @@ def unused_lines(unused: Mapping[str, str]) -> Iterator[str]:
     """Yields a warning for each worker address that got no frame. `unused`: the reason by address."""
     for address, reason in unused.items():
         yield f"WARNING: {address} got no frame: {reason}"
+
+
+def _late_lines(late: int) -> Iterator[str]:
+    """Yields a line about results that came too late for some files, if there were any."""
+    if late:
+        yield f"{late} results came too late for their place in videos and bags"
 
 
 def origin_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:

@@ -321,6 +321,7 @@ class Batcher:
         for request in batch:
             request.stamp(Stage.INFERRED)
             request.image = None
+        self._replier.stats.add_batch(self._model.card, len(batch))
         self.inference_latency.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
         for index, request in enumerate(batch):
             request.outputs = {name: values[index] for name, values in outputs.items()}

@@ -7,6 +7,7 @@ batch itself.
 import threading
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,8 @@ from cloud.serving.latency_estimator import LatencyEstimator
 from cloud.serving.request import Request
 from shared import clock
 from shared.errors import SkylaneError
+from shared.frame_reasons import reason_label
+from shared.histogram import BATCH_SIZES, Histogram
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
 from shared.logs import RateLimitedLogger, get_logger
@@ -251,6 +254,18 @@ class ModelStats:
     answered: int = 0
     executions: float = 0.0  # Batches; a frame in a batch of n adds 1/n.
     stages_ns: Counter[Stage] = field(default_factory=Counter)  # Total duration over all answered frames.
+    frames: Histogram = field(default_factory=Histogram)  # Time from receipt to reply (s) of answered frames.
+    queues: Histogram = field(default_factory=Histogram)  # The part of it in the queues of decoder and engine.
+    stages: defaultdict[Stage, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
+    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES))  # Frames in each inferred batch.
+
+    def add(self, durations_ns: Mapping[Stage, int]) -> None:
+        """Adds the durations of an answered frame's stages."""
+        self.stages_ns.update(durations_ns)
+        for stage, duration_ns in durations_ns.items():
+            self.stages[stage].add(duration_ns / 1e9)
+        self.queues.add(sum(durations_ns.get(stage, 0) for stage in TRITON_STAGES["queue"]) / 1e9)
+        self.frames.add(sum(durations_ns.values()) / 1e9)
 
     def stage_ns(self, part: str) -> int:
         """Total duration of one of TRITON_STAGES over all answered frames."""
@@ -263,34 +278,37 @@ class ServingStats:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._models: defaultdict[tuple[str, str], ModelStats] = defaultdict(ModelStats)
-        self._refused: Counter[tuple[str, Status]] = Counter()
+        self._refused: Counter[tuple[str, Status, str]] = Counter()
+
+    def add_batch(self, card: ModelCard, size: int) -> None:
+        """Adds an inferred batch."""
+        with self._lock:
+            self._models[card.name, card.version].batches.add(size)
 
     def add(self, request: Request, reply: ResultMessage) -> None:
         """Adds a reply, which may be a refusal."""
         with self._lock:
             if reply.status is not Status.ANSWERED:
-                names = {model for model, _ in self._refused}
+                names = {model for model, *_ in self._refused}
                 is_counted = request.model in names or len(names) < _MAX_MODELS
-                self._refused[request.model if is_counted else "", reply.status] += 1
+                model = request.model if is_counted else ""
+                self._refused[model, reply.status, reason_label(reply.reason)] += 1
                 return
             stats = self._models[reply.model, reply.model_version]
             stats.answered += 1
             stats.executions += 1 / request.batch_size
             times = {stage: request.times[stage] for stage in CLOUD_STAGES if stage in request.times}
-            stats.stages_ns.update(durations_ns(times))
+            stats.add(durations_ns(times))
 
     @property
     def models(self) -> Mapping[tuple[str, str], ModelStats]:
         """A copy of the statistics by model and version."""
         with self._lock:
-            return {
-                key: ModelStats(stats.answered, stats.executions, stats.stages_ns.copy())
-                for key, stats in self._models.items()
-            }
+            return deepcopy(dict(self._models))
 
     @property
-    def refused(self) -> Mapping[tuple[str, Status], int]:
-        """Number of refused frames by model and status; the model "" stands for all names beyond the limit."""
+    def refused(self) -> Mapping[tuple[str, Status, str], int]:
+        """Number of refused frames by model, status and `reason_label`; the model "" stands for all names beyond the limit."""
         with self._lock:
             return dict(self._refused)
 

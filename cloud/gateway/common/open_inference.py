@@ -281,7 +281,7 @@ def statistics(worker: CloudNode, model: str, version: str | None) -> JsonObject
             continue
         stats = stats_by_version.get((card.name, card.version), ModelStats())
         is_first = card.name not in (each["name"] for each in models)
-        failed = sum(count for (name, _), count in refused.items() if name == card.name) if is_first else 0
+        failed = sum(count for (name, *_), count in refused.items() if name == card.name) if is_first else 0
         times = {part: {"count": stats.answered, "ns": stats.stage_ns(part)} for part in TRITON_STAGES}
         success = {"count": stats.answered, "ns": stats.stages_ns.total()}
         models.append(

@@ -53,7 +53,7 @@ def test_frames_over_mqtt_and_http_are_counted_together(worker: GatewayWorker) -
     assert all(times_us)
     assert sum(times_us) <= samples[f"nv_inference_request_duration_us {tiny}"]
     assert samples[f"nv_inference_pending_request_count {tiny}"] == 0
-    assert samples["skylane_frames_refused_total model=tiny outcome=rejected"] == 1
+    assert samples["skylane_frames_refused_total model=tiny outcome=rejected reason=not_served"] == 1
     assert samples["skylane_calls_total code=415 protocol=http"] == 1
     assert samples[f"skylane_queue_wait_seconds {tiny}"] >= 0
     assert samples["skylane_ready"] == 1
