@@ -2,6 +2,7 @@
 
 import errno
 import ipaddress
+import signal
 import socket
 import ssl
 import subprocess
@@ -25,7 +26,7 @@ from ops.broker.mosquitto import (
     mosquitto_version,
     write_config,
 )
-from ops.broker.mosquitto_secured import write_secured_config
+from ops.broker.mosquitto_secured import renew_secured_files, write_secured_config
 from shared.errors import MissingExtraError, reason_of
 from shared.network.endpoint import is_loopback
 from shared.runtime.processes import terminate
@@ -73,6 +74,7 @@ class Broker:
     _watchdog: subprocess.Popen[bytes]
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
     _log: Path = field(repr=False)
+    _secured: Path | None = None
 
     @classmethod
     def start(
@@ -161,6 +163,7 @@ class Broker:
             _watchdog=_watch(process.pid),
             _folder=folder,
             _log=log_path,
+            _secured=secured,
         )
         try:
             broker._await_listening()
@@ -202,6 +205,18 @@ class Broker:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
+
+    def reload(self) -> None:
+        """Makes Mosquitto read its certificates, revocation list, password file and ACL again; its clients stay connected.
+
+        Raises:
+            SkylaneError: the broker has no such files, or could not use one of them; it keeps what it has.
+        """
+        if self.kind is not BrokerKind.MOSQUITTO:
+            raise BrokerError("the embedded broker has no certificates and passwords")
+        if self._secured is not None:
+            renew_secured_files(Path(self._folder.name), self._secured)
+        self._process.send_signal(signal.SIGHUP)
 
     def log_tail(self) -> str:
         """Returns the end of the broker's log, for error messages.

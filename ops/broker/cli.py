@@ -1,6 +1,8 @@
 """`skylane broker`: runs an MQTT broker; `skylane broker certs` issues the certificates of a secured one."""
 
+import os
 import signal
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import click
@@ -8,7 +10,7 @@ from rich.console import Console
 
 from ops.broker.broker import Broker, BrokerKind
 from ops.broker.mosquitto import BrokerError
-from shared.errors import MissingExtraError
+from shared.errors import MissingExtraError, SkylaneError
 from shared.flags import WholeRange, topic_name
 from shared.terminal_table import Table
 
@@ -40,6 +42,11 @@ _POLL_S = 0.5
     help="Accept only clients with a certificate from this folder, made by 'skylane broker certs'.",
 )
 @click.option("--open-to-network", is_flag=True, help="Allow a --host that other machines can reach.")
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Address at which Prometheus reads when the certificates of --secured expire.",
+)
 @click.pass_context
 def broker(
     context: click.Context,
@@ -50,27 +57,69 @@ def broker(
     config: Path | None,
     secured: Path | None,
     open_to_network: bool,
+    metrics: str | None,
 ) -> None:
-    """Run an MQTT broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
+    """Run an MQTT broker until Ctrl-C: Mosquitto if it is installed, else the embedded one.
+
+    On SIGHUP, Mosquitto reads certificates, revocation list, passwords and ACL again, and its clients stay connected.
+    """
     if context.invoked_subcommand is not None:
         return
     if config and secured:
         raise click.UsageError("--config and --secured: give only one of them")
-    stopped = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopped
-        stopped = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    with Broker.start(port, host, kind, config=config, secured=secured, open_to_network=open_to_network) as running:
+    signals = _Signals()
+    with ExitStack() as stack:
+        started = Broker.start(port, host, kind, config=config, secured=secured, open_to_network=open_to_network)
+        running = stack.enter_context(started)
         click.echo(running.description)
         if running.network_urls:
             click.echo(f"from other machines: {' or '.join(running.network_urls)}")
-        while not stopped:
-            if running.wait(_POLL_S) is not None:
-                raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
+        if metrics is not None:
+            click.echo(f"metrics: {stack.enter_context(_serve_metrics(metrics, secured))}")
+        _run(running, signals)
+
+
+class _Signals:
+    """What signals have asked the command for."""
+
+    def __init__(self) -> None:
+        self.stop = self.reload = False
+        self._has_terminal = os.isatty(0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, _: object) -> None:
+        if number != signal.SIGHUP or (self._has_terminal and not os.isatty(0)):  # Its terminal was closed.
+            self.stop = True
+        else:
+            self.reload = True
+
+
+def _run(running: Broker, signals: _Signals) -> None:
+    """Returns once the command is to stop."""
+    while not signals.stop:
+        if running.wait(_POLL_S) is not None:
+            raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
+        if signals.reload and not signals.stop:
+            signals.reload = False
+            _reload(running)
+
+
+def _reload(running: Broker) -> None:
+    try:
+        running.reload()
+    except SkylaneError as error:
+        click.echo(f"skylane: nothing was reloaded, the broker keeps what it has: {error}", err=True)
+    else:
+        click.echo("reloaded: what was revoked is refused from now on; whoever is connected stays so")
+
+
+def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager[str]:
+    try:
+        from ops.broker.metrics import serve_broker_metrics  # noqa: PLC0415 (needs an extra)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("--metrics", error.name or "prometheus_client", "metrics") from error
+    return serve_broker_metrics(address, secured)
 
 
 @broker.command()
@@ -119,7 +168,7 @@ def certs(
     authority = CertificateAuthority(folder)
     for name in revoked:
         count = authority.revoke(name)
-        click.echo(f"{name}: certificates revoked: {count}; restart the broker to refuse them")
+        click.echo(f"{name}: certificates revoked: {count}; reload the broker to refuse them")
     nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators, Role.VIEWER: viewers}
     issued = [authority.broker(hosts, days, again=again)] if hosts else []
     issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
@@ -134,7 +183,7 @@ def certs(
         console.print(table)
     console.print(
         f"{authority.crl_file}, the revocation list, expires {crl_expires:%Y-%m-%d}: renew it with --renew-list and "
-        "restart the broker, which refuses every client once it has expired.",
+        "reload the broker (SIGHUP), which refuses every client once it has expired.",
         f"{authority.key_file} can sign any certificate: keep the folder {authority.key_file.parent} off the broker, the "
         "vehicles and the workers.",
         f"The broker:   skylane broker --secured {folder} --host 0.0.0.0 --port 8883",

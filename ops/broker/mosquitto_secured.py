@@ -3,9 +3,13 @@
 import os
 import pwd
 import shutil
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ops.broker.mosquitto import BrokerError, MosquittoListener, configuration
+from shared.errors import reason_of
 from shared.network.tls import check_not_expired
 from shared.package_data import shipped
 
@@ -26,17 +30,7 @@ def write_secured_config(folder: Path, listener: MosquittoListener, certificates
         BrokerError: a file that `skylane broker certs` makes is missing, or the user does not exist.
         SkylaneError: a certificate or the revocation list has expired.
     """
-    for name in _FILES:
-        if not (certificates / name).is_file():
-            raise BrokerError(
-                f"{certificates} has no {name}: make it with 'skylane broker certs {certificates} --broker HOST'"
-            )
-    renew = f"skylane broker certs {certificates}"
-    check_not_expired(
-        certificates / "ca.crt", "create a new authority in a new folder, and give its ca.crt to every node"
-    )
-    check_not_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
-    check_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'", is_revocation_list=True)
+    _check(certificates)
     is_root = os.geteuid() == 0
     user = _user(certificates / "server.key") if is_root else None
     text = configuration("secured.conf", listener)
@@ -48,11 +42,59 @@ def write_secured_config(folder: Path, listener: MosquittoListener, certificates
     path.write_text(text, encoding="utf-8")
     shutil.copyfile(shipped("mosquitto") / "acl", folder / "acl")
     if user is not None:
-        for name in _FILES:
-            shutil.copy(certificates / name, folder / name)  # Keeps the mode: only the owner may read the key.
-        for owned in (folder, folder / "acl", *(folder / name for name in _FILES)):
+        _copy(certificates, folder, user)
+        for owned in (folder, folder / "acl"):
             shutil.chown(owned, user)
     return path
+
+
+def renew_secured_files(folder: Path, certificates: Path) -> None:
+    """Prepares the reload of renewed certificates and of the revocation list, where `write_secured_config` wrote.
+
+    Raises:
+        SkylaneError: the broker could not use one of them. It keeps those that it has.
+    """
+    _check(certificates)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name in ("ca.crt", "crl.pem"):
+        with _explained(f"{certificates / name} is damaged"):
+            context.load_verify_locations(certificates / name)
+    with _explained(f"{certificates}: server.crt and server.key are not a certificate and its key"):
+        context.load_cert_chain(certificates / "server.crt", certificates / "server.key", lambda: "")
+    if os.geteuid() == 0:
+        _copy(certificates, folder, _user(certificates / "server.key"))
+
+
+@contextmanager
+def _explained(problem: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # As is an SSLError.
+        raise BrokerError(f"{problem} ({reason_of(error)}): make it again with 'skylane broker certs'") from error
+
+
+def _check(certificates: Path) -> None:
+    """Raises a SkylaneError if a file is missing, damaged or has expired."""
+    for name in _FILES:
+        if not (certificates / name).is_file():
+            raise BrokerError(
+                f"{certificates} has no {name}: make it with 'skylane broker certs {certificates} --broker HOST'"
+            )
+    renew = f"skylane broker certs {certificates}"
+    check_not_expired(
+        certificates / "ca.crt", "create a new authority in a new folder, and give its ca.crt to every node"
+    )
+    check_not_expired(certificates / "server.crt", f"renew it with '{renew} --broker HOST --again'")
+    check_not_expired(certificates / "crl.pem", f"renew it with '{renew} --renew-list'", is_revocation_list=True)
+
+
+def _copy(certificates: Path, folder: Path, user: str) -> None:
+    """Copies the files for a user; each takes the place of the earlier one at once."""
+    for name in _FILES:
+        new = folder / f"{name}.new"
+        shutil.copy(certificates / name, new)  # Keeps the mode: only the owner may read the key.
+        shutil.chown(new, user)
+        new.replace(folder / name)
 
 
 def _user(key_file: Path) -> str:

@@ -32,10 +32,10 @@ def test_one_command_creates_the_certificates_of_a_deployment(tmp_path: Path) ->
     assert certs(tmp_path / "certs", *names).output.count("kept") == 4
 
 
-def test_revoking_says_to_restart_the_broker(tmp_path: Path) -> None:
-    """The broker reads the revocation list when it starts."""
+def test_revoking_says_to_reload_the_broker(tmp_path: Path) -> None:
+    """The broker reads the revocation list when it starts, and on SIGHUP."""
     certs(tmp_path, "--vehicle", "car-1")
-    assert "car-1: certificates revoked: 1; restart the broker" in certs(tmp_path, "--revoke", "car-1").output
+    assert "car-1: certificates revoked: 1; reload the broker" in certs(tmp_path, "--revoke", "car-1").output
 
 
 def test_the_revocation_list_can_be_renewed(tmp_path: Path) -> None:

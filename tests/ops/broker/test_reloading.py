@@ -1,0 +1,264 @@
+"""SIGHUP to `skylane broker`: renewed files without dropping clients."""
+
+import hashlib
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from uuid import uuid4
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ops.broker.certificate_authority import CertificateAuthority, Role
+from shared.errors import SkylaneError
+from shared.mqtt.paho_bus import MqttBus
+from shared.mqtt.paho_client import MqttSettings
+from shared.network.address import Address, Certificates
+from tests.support.mqtt_bus import WAIT_S, free_port
+
+pytestmark = pytest.mark.mosquitto
+RELOADED, REFUSED = "reloaded: ", "nothing was reloaded"
+
+
+@dataclass(slots=True)
+class BrokerCommand:
+    """A running `skylane broker` and its lines."""
+
+    process: subprocess.Popen[str]
+    url: str
+    lines: SimpleQueue[str]
+
+    def reload(self, expected: str) -> str:
+        """Sends SIGHUP and returns the line that follows, which starts with or contains `expected`."""
+        self.process.send_signal(signal.SIGHUP)
+        line = self.wait_for(expected)
+        assert self.process.poll() is None
+        return line
+
+    def wait_for(self, expected: str) -> str:
+        """Returns the next line, which must contain a text."""
+        try:
+            line = self.lines.get(timeout=WAIT_S)
+        except Empty:
+            raise AssertionError(f"no line with {expected!r}") from None
+        assert expected in line, line
+        return line
+
+
+@contextmanager
+def broker_command(*flags: str) -> Iterator[BrokerCommand]:
+    """Runs `skylane broker` until the end of the block, when it must end by SIGTERM with 0."""
+    port = free_port()
+    command = [sys.executable, "-m", "skylane", "broker", "--port", str(port), *flags]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+
+    reader = Thread(target=read, name="lines")
+    reader.start()
+    scheme = "mqtts" if "--secured" in flags else "mqtt"
+    running = BrokerCommand(process, f"{scheme}://127.0.0.1:{port}", lines)
+    try:
+        running.wait_for("broker: ")
+        yield running
+        process.terminate()
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def issue(folder: Path, *vehicles: str) -> CertificateAuthority:
+    """Makes an authority with the certificates of a broker and of some vehicles."""
+    authority = CertificateAuthority(folder)
+    authority.broker(["127.0.0.1"], 30)
+    for name in vehicles:
+        authority.node(Role.VEHICLE, name, 30)
+    authority.renew_crl(30)
+    return authority
+
+
+def connect(broker: BrokerCommand, folder: Path, name: str) -> MqttBus:
+    """Connects as a vehicle."""
+    files = Certificates(*(str(folder / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
+    return MqttBus(
+        Address.parse(broker.url), f"test-{uuid4().hex[:8]}", MqttSettings(connect_timeout_s=5.0), certificates=files
+    )
+
+
+def refusal(connecting: Callable[[], MqttBus]) -> str:
+    """Tries to connect until it is refused; returns why. Mosquitto reads its files a moment after the signal."""
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        try:
+            connecting().close()
+        except SkylaneError as error:
+            return str(error)
+    raise AssertionError("every connection was accepted")
+
+
+def test_a_revoked_vehicle_is_refused_after_a_reload_and_the_others_stay(tmp_path: Path) -> None:
+    """A restart would drop every vehicle of the fleet to keep one out."""
+    issue(tmp_path, "car", "bus")
+    with broker_command("--secured", str(tmp_path)) as broker, ExitStack() as stack:
+        car = connect(broker, tmp_path, "car")
+        stack.callback(car.close)
+        connect(broker, tmp_path, "bus").close()
+        for kind in ("crt", "key"):
+            shutil.copy(tmp_path / f"bus.{kind}", tmp_path / f"stolen.{kind}")
+        time.sleep(1.1)  # Of two lists of one second, OpenSSL may take either.
+        later = CertificateAuthority(tmp_path)
+        later.revoke("bus")
+        later.renew_crl(30)
+        broker.reload(RELOADED)
+        assert "it was revoked" in refusal(lambda: connect(broker, tmp_path, "stolen"))
+        assert car.is_connected
+
+
+def test_a_renewed_certificate_of_the_broker_is_used_after_a_reload(tmp_path: Path) -> None:
+    """Certificates expire after 90 days; the broker runs longer."""
+    authority = issue(tmp_path, "car")
+    with broker_command("--secured", str(tmp_path), "--metrics", f"127.0.0.1:{(port := free_port())}") as broker:
+        broker.wait_for(f"metrics: http://127.0.0.1:{port}/metrics")
+        with ExitStack() as stack:
+            car = connect(broker, tmp_path, "car")
+            stack.callback(car.close)
+            authority.broker(["127.0.0.1"], 60, again=True)
+            broker.reload(RELOADED)
+            connect(broker, tmp_path, "car").close()
+            assert car.is_connected
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S).text
+        samples = {
+            (sample.name, sample.labels.get("certificate")): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        days = (samples["skylane_certificate_expiry_timestamp_seconds", "server"] - time.time()) / 86400
+        assert 59 < days < 61
+        days = (samples["skylane_revocation_list_expiry_timestamp_seconds", None] - time.time()) / 86400
+        assert 29 < days < 31
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("crl.pem", "garbage", "crl.pem is damaged"),
+        ("crl.pem", "", "crl.pem is damaged"),
+        ("crl.pem", None, "has no crl.pem"),
+        ("ca.crt", "garbage", "ca.crt is damaged"),
+        ("ca.crt", None, "has no ca.crt"),
+        ("server.crt", "half of a", "server.crt and server.key"),
+        ("server.key", "garbage", "server.crt and server.key"),
+        ("server.key", None, "has no server.key"),
+    ],
+)
+def test_unusable_files_are_not_loaded(name: str, content: str | None, problem: str, tmp_path: Path) -> None:
+    """Mosquitto would refuse every client from then on. It keeps its files, and the command says which one to mend."""
+    issue(tmp_path, "car")
+    with broker_command("--secured", str(tmp_path)) as broker:
+        saved = (tmp_path / name).read_bytes()
+        if content is None:
+            (tmp_path / name).unlink()
+        else:
+            (tmp_path / name).write_text(content)
+        line = broker.reload(REFUSED)
+        assert problem in line
+        assert "skylane broker certs" in line
+        (tmp_path / name).write_bytes(saved)
+        connect(broker, tmp_path, "car").close()
+        broker.reload(RELOADED)
+        connect(broker, tmp_path, "car").close()
+
+
+def test_a_key_of_another_certificate_is_not_loaded(tmp_path: Path) -> None:
+    """The two files are renewed one after the other."""
+    issue(tmp_path, "car")
+    with broker_command("--secured", str(tmp_path)) as broker:
+        shutil.copy(tmp_path / "car.key", tmp_path / "server.key")
+        assert "server.crt and server.key" in broker.reload(REFUSED)
+        connect(broker, tmp_path, "car").close()
+
+
+def test_an_expired_list_is_not_loaded(tmp_path: Path) -> None:
+    """With it, the broker would refuse every client."""
+    issue(tmp_path, "car")
+    with broker_command("--secured", str(tmp_path)) as broker:
+        CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)).renew_crl(90)
+        assert "--renew-list" in broker.reload(REFUSED)
+        connect(broker, tmp_path, "car").close()
+
+
+def test_a_password_file_is_read_again(tmp_path: Path) -> None:
+    """A broker with a configuration of its own reloads what Mosquitto reloads."""
+    port, passwords = free_port(), tmp_path / "passwords"
+    passwords.write_text("")
+    config = tmp_path / "mosquitto.conf"
+    lines = (f"listener {port} 127.0.0.1", "user root", "allow_anonymous false", f"password_file {passwords}")
+    config.write_text("\n".join(lines))  # The user that reads the folder of the test.
+    address = Address("127.0.0.1", port, username="anna", password="secret")
+    settings = MqttSettings(connect_timeout_s=5.0)
+    with broker_command("--config", str(config)) as broker:
+        with pytest.raises(SkylaneError):
+            MqttBus(address, "test-early", settings)
+        salt = b"twelve bytes"
+        key = hashlib.pbkdf2_hmac("sha512", b"secret", salt, 101, 64)
+        passwords.write_text(f"anna:$7$101${b64encode(salt).decode()}${b64encode(key).decode()}\n")
+        broker.reload(RELOADED)
+        until_s = time.monotonic() + WAIT_S
+        while time.monotonic() < until_s:
+            try:
+                MqttBus(address, "test-late", settings).close()
+            except SkylaneError:
+                continue
+            return
+        pytest.fail("the new password was never accepted")
+
+
+def test_the_embedded_broker_says_that_it_has_nothing_to_reload() -> None:
+    """It goes on all the same."""
+    with broker_command("--kind", "embedded") as broker:
+        assert "the embedded broker has no certificates" in broker.reload(REFUSED)
+
+
+def test_a_closed_terminal_still_ends_the_broker() -> None:
+    """Its SIGHUP is no request to reload: a broker without a terminal would stay for ever."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "skylane", "broker", "--port", str(free_port())]
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command], stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    os.close(follower)
+    assert process.stdout is not None
+    try:
+        assert b"broker: " in process.stdout.readline()
+        os.close(leader)
+        process.wait(WAIT_S)
+        assert b"reloaded" not in process.stdout.read()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+        process.stdout.close()
