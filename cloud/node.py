@@ -46,7 +46,7 @@ class CloudNode:
         *,
         session: str,
         loader: ModelLoader | None = None,
-        on_replied: Callable[[Request, ResultMessage], None] = lambda _, __: None,
+        on_replied: Sequence[Callable[[Request, ResultMessage], None]] = (),
         timeouts: GatewayTimeouts = DEFAULT_TIMEOUTS,
         drain_s: float = DRAIN_S,
     ) -> None:
@@ -60,7 +60,7 @@ class CloudNode:
             config: The configuration; the worker has a name.
             session: A random text for this run of the worker.
             loader: Loads further models.
-            on_replied: Called after the reply to each frame; returns at once.
+            on_replied: Each is called after the reply to each frame; returns at once.
             timeouts: The times for which the gateway waits for its callers.
             drain_s: The longest wait for each stage when the worker stops.
         """

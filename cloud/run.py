@@ -5,7 +5,7 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
         return
     with ExitStack() as stack:
         on_replied = [] if config.otel is None else [stack.enter_context(load("option", _EXPORTS, "--otel")(config))]
-        _run_one(config, resources, *on_replied, supervised=supervised)
+        _run_one(config, resources, on_replied, supervised=supervised)
 
 
 _EXPORTS = {"--otel": Entry("cloud.serving.frame_spans:export_replies", "otel")}
@@ -97,7 +97,7 @@ _EXPORTS = {"--otel": Entry("cloud.serving.frame_spans:export_replies", "otel")}
 def _run_one(
     config: CloudConfig,
     resources: Path | None,
-    on_replied: Callable[[Request, ResultMessage], None] = lambda _, __: None,
+    on_replied: Sequence[Callable[[Request, ResultMessage], None]],
     *,
     supervised: bool,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
@@ -88,13 +88,13 @@ class Ledger:
         stats: WorkerStats | None = None,
         loads: WorkerLoads | None = None,
         on_closed: Callable[[], None] = lambda: None,
-        on_row: Callable[[LatencyRow], None] = lambda _: None,
+        on_row: Sequence[Callable[[LatencyRow], None]] = (),
         grace_ms: float = 500.0,
     ) -> None:
         """Starts with no frames.
 
-        `stats` and `loads` are updated with each reply, `on_closed` is called when a sent frame ends, and `on_row` with the row
-        of every frame, of which it returns at once. `grace_ms`: time after its deadline until a frame counts as lost.
+        `stats` and `loads` are updated with each reply, `on_closed` is called when a sent frame ends, and each of `on_row` with
+        the row of every frame, of which it returns at once. `grace_ms`: time after its deadline until a frame counts as lost.
         """
         self._log = log
         self._config = config
@@ -362,7 +362,8 @@ class Ledger:
             self._log.close(row)
             self._outcomes[outcome] += 1
             self._changed.notify_all()
-        self._on_row(row)
+        for listener in self._on_row:
+            listener(row)
         if not outcome.has_result:
             self.pending_results.remove(record.id.sequence)
         self._frame_log.ended(record.id, outcome, reason, row.worker)

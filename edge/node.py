@@ -94,6 +94,8 @@ class EdgeNode:
         stats = WorkerStats()
         loads = transport.workers.loads
         self._observers = [each for each in (settings.view, settings.collector) if each is not None]
+        self._metrics = RunMetrics(config, settings.session, transport.report)
+        exports = [] if settings.export is None else [settings.export]
         self._ledger = Ledger(
             log,
             config,
@@ -102,9 +104,8 @@ class EdgeNode:
             stats=stats,
             loads=loads,
             on_closed=window.release,
-            on_row=self._ended,
+            on_row=[self._metrics.ended, *exports, *(each.ended for each in self._observers)],
         )
-        self._metrics = RunMetrics(config, settings.session, transport.report)
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
@@ -134,6 +135,9 @@ class EdgeNode:
         self._writer = SinkWriter(sinks, card, self._ledger.pending_results)
         keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
         images = PreparedImages() if self._presentation is None else self._presentation.images
+        self._write: Callable[[FrameRecord, ModelResult, Origin], None] = (
+            self._writer.put if settings.view is None else self._view_and_write
+        )
         parts = (self._queue, window, sender, self._ledger, card, config, images)
         self._pipeline = Pipeline(*parts)
         if settings.reuse is not None:
@@ -234,21 +238,14 @@ class EdgeNode:
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
         return counts
 
-    def _ended(self, row: LatencyRow) -> None:
-        self._metrics.ended(row)
-        if self._settings.export is not None:
-            self._settings.export(row)
-        for observer in self._observers:
-            observer.ended(row)
-
     def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         assert self._presentation is not None
         self._presentation.arrived(record, answer, origin)
         self._write(record, answer, origin)
 
-    def _write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        if self._settings.view is not None:
-            self._settings.view.arrived(record, answer, origin)
+    def _view_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
+        assert self._settings.view is not None
+        self._settings.view.arrived(record, answer, origin)
         self._writer.put(record, answer, origin)
 
     def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:

@@ -351,7 +351,8 @@ class LoadReports:
         while not self._closed.is_set():
             self._woken.clear()
             if self._may_publish() and self._bus.is_connected:
-                self._metrics.publish_if_due()
+                if clock.now_ns() >= self._metrics.due_ns:
+                    self._metrics.publish()
                 wait_ns = self._due_ns() - clock.now_ns()
                 if wait_ns <= 0:
                     self._publish()

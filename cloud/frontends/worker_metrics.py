@@ -16,7 +16,7 @@ INTERVAL_NS = 2_000_000_000
 
 
 class MetricsReports:
-    """Publishes a report, at most one in two seconds. One thread uses it."""
+    """Publishes reports, of which one is due in two seconds. One thread uses it."""
 
     def __init__(self, worker: CloudNode, bus: Bus) -> None:
         self._node = worker
@@ -28,11 +28,9 @@ class MetricsReports:
         self._sources = ExitStack()
         self._gpus = self._sources.enter_context(gpus())
 
-    def publish_if_due(self) -> None:
-        """Publishes the last minute if two seconds have passed since the last report."""
+    def publish(self) -> None:
+        """Publishes the last minute; call it when it is due."""
         now_ns = clock.now_ns()
-        if now_ns < self.due_ns:
-            return
         self.due_ns = now_ns + INTERVAL_NS
         recent = self._node.replier.recent.summary()
         usages = [usage for pid in self._pids() if (usage := self._usage(pid, now_ns)) is not None]

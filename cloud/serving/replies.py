@@ -6,7 +6,7 @@ batch itself.
 
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,12 +93,12 @@ class Replier:
         worker: str,
         node: str,
         load_after: Callable[[Request], WorkerLoad | None] = lambda _: None,
-        on_replied: Callable[[Request, ResultMessage], None] = lambda _, __: None,
+        on_replied: Sequence[Callable[[Request, ResultMessage], None]] = (),
     ) -> None:
         """Starts with no frames.
 
-        `node` is the name of this process in stamps. `load_after` returns the load that a reply reports. `on_replied` is called
-        after each reply, and returns at once.
+        `node` is the name of this process in stamps. `load_after` returns the load that a reply reports. Each of
+        `on_replied` is called after each reply, and returns at once.
         """
         self.stats = ServingStats()
         self.recent = RecentFrames()
@@ -222,7 +222,8 @@ class Replier:
 
     def _finish(self, request: Request, reply: ResultMessage) -> None:
         self._counts.add(reply.status.value)
-        self._on_replied(request, reply)
+        for listener in self._on_replied:
+            listener(request, reply)
         self.stats.add(request, reply)
         self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
         self.log.replied(request, reply)

@@ -63,13 +63,13 @@ def top(name: str, seconds: float | None, **flags: Any) -> None:
     connection = connection_from(flags)
     ended = threading.Event()
     on_termination_signals(lambda *_: ended.set())
-    certificates = _certificates(connection, name)
     until_ns = None if seconds is None else clock.now_ns() + round(seconds * 1e9)
     console = Console()
     with (
         _watched(connection, name) as fleet,
         Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
     ):
+        certificates = _certificates(connection, name)
         while not ended.wait(1.0) and (until_ns is None or clock.now_ns() < until_ns):
             live.update(fleet_tables(fleet.state(), certificates), refresh=True)
 
@@ -91,8 +91,10 @@ def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
     if not address.tls:
         return {}
     now_s = clock.now_ns() / 1e9
-    broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
-    days = {"broker": (broker_s - now_s) / _DAY_S}
+    days: dict[str, float] = {}
+    with suppress(OSError):  # The broker has ended since the connection was opened.
+        broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
+        days["broker"] = (broker_s - now_s) / _DAY_S
     found: dict[str, float] = {}
     for path in sorted((connection.certs or Path()).glob("*.crt")) if connection.certs else ():
         with suppress(SkylaneError):

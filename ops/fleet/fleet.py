@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import median
 from typing import Any
@@ -22,7 +22,7 @@ from shared.messages.node_metrics import (
 )
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import LOADS, VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicKind
-from shared.mqtt.bus import Bus, Delivery
+from shared.mqtt.bus import Bus, Delivery, NoBus
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
@@ -93,6 +93,7 @@ class FleetNode:
 class FleetState:
     """The fleet at one moment, as plain values; nodes that need a look come first."""
 
+    problems: list[str]  # Of the fleet as a whole.
     broker: Mapping[str, str]
     workers: list[dict[str, Any]]
     vehicles: list[dict[str, Any]]
@@ -101,7 +102,7 @@ class FleetState:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the same for `--json`."""
-        return {name: getattr(self, name) for name in ("broker", "workers", "vehicles", "vehicles_offline", "left_out")}
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -114,9 +115,11 @@ class FleetMonitor:
     _vehicles: dict[str, FleetNode] = field(default_factory=dict)
     _broker: dict[str, str] = field(default_factory=dict)
     _left_out: set[int] = field(default_factory=set)
+    _bus: Bus = field(default_factory=NoBus)
 
     def open(self, bus: Bus) -> None:
         """Subscribes to all reports."""
+        self._bus = bus
         readers: tuple[tuple[TopicKind, dict[str, FleetNode], str, Callable[[Any], Any]], ...] = (
             (WORKER_STATUS, self._workers, "status", Announced.read),
             (VEHICLE_STATUS, self._vehicles, "status", Announced.read),
@@ -151,7 +154,16 @@ class FleetMonitor:
         vehicle_rows = [self._vehicle(node, now_ns) for node in present]
         for rows in (worker_rows, vehicle_rows):
             rows.sort(key=lambda row: (not row["problems"], row["name"]))
-        return FleetState(broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
+        problems = list(self._problems([*workers, *vehicles], broker, left_out))
+        return FleetState(problems, broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
+
+    def _problems(self, nodes: list[FleetNode], broker: Mapping[str, str], left_out: int) -> Iterator[str]:
+        if not self._bus.is_connected:
+            yield "the connection to the broker is lost: what follows is old"
+        elif nodes and not broker and not any(node.metrics for node in nodes):
+            yield "no reports arrive: a secured broker sends them to viewers and operators only, see --name"
+        if left_out:
+            yield f"{left_out} or more further names report, and are left out"
 
     def _add(
         self, kind: TopicKind, nodes: dict[str, FleetNode], part: str, read: Callable[[Any], Any], delivery: Delivery
@@ -161,7 +173,7 @@ class FleetMonitor:
             return
         (name,) = names.values()
         with self._lock:
-            if name not in nodes and len(nodes) >= MAX_NODES:
+            if name not in nodes and len(nodes) >= MAX_NODES and not _evict_offline(nodes):
                 if len(self._left_out) < MAX_NODES:  # The number is as bounded as the names.
                     self._left_out.add(hash(name))
                 return
@@ -234,6 +246,13 @@ class FleetMonitor:
             yield "two processes of this name report"
         if node.invalid:
             yield f"sends what cannot be read: {node.invalid}"
+
+
+def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
+    """Removes a node that left before the start, and returns whether there was one: the broker keeps each for ever."""
+    left = (name for name, node in nodes.items() if node.status and not node.is_online and not node.metrics)
+    name = next(left, None)
+    return name is not None and bool(nodes.pop(name))
 
 
 def _slow(node: FleetNode, workers: list[FleetNode]) -> Iterator[str]:

@@ -38,6 +38,7 @@ def _broker_lines(state: FleetState, certificates: Mapping[str, float]) -> Itera
 
 
 def _problem_lines(state: FleetState) -> Iterator[str]:
+    yield from state.problems
     lines = [
         f"{kind} {row['name']}: {problem}"
         for kind, rows in (("worker", state.workers), ("vehicle", state.vehicles))
@@ -47,8 +48,6 @@ def _problem_lines(state: FleetState) -> Iterator[str]:
     yield from lines[:_MOST_PROBLEMS]
     if len(lines) > _MOST_PROBLEMS:
         yield f"{len(lines) - _MOST_PROBLEMS} more problems, see --json"
-    if state.left_out:
-        yield f"{state.left_out} or more further names report, and are left out"
 
 
 def _workers(rows: Sequence[Row]) -> Table:

@@ -157,7 +157,7 @@ def test_a_vehicle_in_the_workers_group_receives_no_frame(secured: Broker, certs
         assert thief.messages.empty()
 
 
-@pytest.mark.parametrize(("client", "role"), [("worker-1", "worker"), ("anna", "operator")])
+@pytest.mark.parametrize(("client", "role"), [("worker-1", "worker"), ("anna", "operator"), ("vera", "viewer")])
 def test_no_other_role_is_a_vehicle_of_its_name(secured: Broker, certs: Path, client: str, role: str) -> None:
     """Patterns with the common name apply to every client, so the role's own lines must deny them."""
     as_vehicle = [
@@ -165,6 +165,7 @@ def test_no_other_role_is_a_vehicle_of_its_name(secured: Broker, certs: Path, cl
         f"retries/worker-1/road-small/{role}/left",
         f"probes/worker-1/{role}",
         f"status/vehicle/{role}",
+        f"metrics/vehicle/{role}",
     ]
     with Client(secured, certs, client) as pretender, Client(secured, certs, "worker-1") as worker:
         assert [topic for topic in as_vehicle if pretender.may_publish(topic)] == []

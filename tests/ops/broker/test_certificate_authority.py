@@ -43,7 +43,12 @@ def authority(tmp_path: Path) -> CertificateAuthority:
 
 @pytest.mark.parametrize(
     ("role", "name", "expected"),
-    [(Role.VEHICLE, "car-1", "car-1"), (Role.WORKER, "gpu-1", "worker"), (Role.OPERATOR, "anna", "operator")],
+    [
+        (Role.VEHICLE, "car-1", "car-1"),
+        (Role.WORKER, "gpu-1", "worker"),
+        (Role.OPERATOR, "anna", "operator"),
+        (Role.VIEWER, "vera", "viewer"),
+    ],
 )
 def test_the_common_name_is_the_vehicle_or_the_role(
     authority: CertificateAuthority, role: Role, name: str, expected: str
@@ -121,7 +126,7 @@ def test_an_invalid_host_is_refused(authority: CertificateAuthority, host: str) 
         authority.broker([host], 90)
 
 
-@pytest.mark.parametrize("name", ["worker", "operator", "server", "ca", "crl"])
+@pytest.mark.parametrize("name", ["worker", "operator", "viewer", "server", "ca", "crl"])
 def test_reserved_names_are_refused(authority: CertificateAuthority, name: str) -> None:
     """The ACL would treat a vehicle called `worker` as a worker."""
     with pytest.raises(SkylaneError, match=r"(is reserved|has the name of a role at the broker): choose another name"):

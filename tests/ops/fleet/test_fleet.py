@@ -18,7 +18,7 @@ from shared.messages.node_metrics import (
 )
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicNameError
-from shared.mqtt.bus import Bus, Delivery
+from shared.mqtt.bus import Bus, Delivery, NoBus
 from tests.conftest import need_mosquitto
 from tests.ops.fleet.made_fleet import problems, reporting, run_status, state_of, vehicle, worker
 
@@ -104,11 +104,11 @@ def test_a_thousand_made_up_names_fill_nothing(url: str) -> None:
     fleet = FleetMonitor()
     handlers = {}
 
-    class Recorder:
+    class Recorder(NoBus):
         def subscribe(self, topic_filter: str, qos: int, handler: object) -> None:  # noqa: ARG002
             handlers[topic_filter] = handler
 
-    fleet.open(Recorder())  # type: ignore[arg-type]
+    fleet.open(Recorder())
     payload = pack_vehicle_metrics(VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", None, 0, None))
     take = handlers[VEHICLE_METRICS.filter()]
     for number in range(3 * MAX_NODES):
@@ -116,6 +116,7 @@ def test_a_thousand_made_up_names_fill_nothing(url: str) -> None:
     state = fleet.state()
     assert len(state.vehicles) == MAX_NODES
     assert state.left_out == MAX_NODES
+    assert state.problems == [f"{MAX_NODES} or more further names report, and are left out"]
 
     def send(bus: Bus) -> None:
         for number in range(200):
@@ -189,3 +190,32 @@ def test_without_a_broker_the_address_is_named() -> None:
     """And how to start one."""
     ended, _ = run_status("mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
     assert "no broker at mqtt://127.0.0.1:1" in str(ended.exception)
+
+
+def test_vehicles_that_left_long_ago_displace_none() -> None:
+    """The broker keeps the status of each vehicle that was ever there."""
+    fleet = FleetMonitor()
+    handlers = {}
+
+    class Recorder(NoBus):
+        def subscribe(self, topic_filter: str, qos: int, handler: object) -> None:  # noqa: ARG002
+            handlers[topic_filter] = handler
+
+    fleet.open(Recorder())
+    announce = handlers[VEHICLE_STATUS.filter()]
+    offline, online = (pack_status(NodeStatus(state, "s1")) for state in (NodeState.OFFLINE, NodeState.ONLINE))
+    for number in range(MAX_NODES + 500):
+        announce(Delivery(VEHICLE_STATUS.of(vehicle=f"old-{number}"), offline, 1))  # type: ignore[operator]
+    announce(Delivery(VEHICLE_STATUS.of(vehicle="car-1"), online, 1))  # type: ignore[operator]
+    assert [row["name"] for row in fleet.state().vehicles] == ["car-1"]
+
+
+def test_a_lost_connection_is_said() -> None:
+    """The tables would look the same, and be old."""
+
+    class Lost(NoBus):
+        is_connected = False
+
+    fleet = FleetMonitor()
+    fleet.open(Lost())
+    assert fleet.state().problems == ["the connection to the broker is lost: what follows is old"]
