@@ -23,15 +23,18 @@ from edge.sinks.writer import MissingOutput, frame_result
 from edge.view.messages import ViewedFrame, ViewSettings, ViewUpdate, write_message
 from edge.view.viewer import ViewError, bytes_per_s
 from shared import clock
+from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LatencyRow, csv_fields
 from shared.task import task_named
+from shared.threads import lower_priority
 
 _LOG = get_logger("edge")
 _START_S = 60.0  # Importing a viewer's library takes seconds on a busy machine.
 _END_S = 3.0  # The last frames may take this long to be shown.
+_PIPE_BYTES = 1 << 20  # Room for a frame, so that sending it takes one step.
 _MAX_ROWS = 64  # That wait; older ones are left out.
 _NO_COUNTS = RunCounts(0, 0, {}, {}, None)
 
@@ -66,6 +69,7 @@ class LiveView:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            pipesize=_PIPE_BYTES,
             start_new_session=True,  # Ctrl-C ends the run first, and the viewer's own processes end with this one.
         )
         try:
@@ -128,18 +132,21 @@ class LiveView:
         """Sends what is new whenever the process asks for it, until the view ends; the body of a thread."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with suppress(OSError):
-            has_ended = False
+        lower_priority()
+        has_ended = False
+        try:
             while not has_ended:
                 with self._changed:
                     self._changed.wait_for(lambda: self._frames or self._rows or self._has_ended)
                     has_ended = self._has_ended
                 write_message(self._process.stdin, self._update())
                 if not self._process.stdout.readline():
-                    break
+                    raise ViewError(self._last_words())
             self._process.stdin.close()
-        if not self._has_ended:
-            _LOG.warning("viewer ended; the run goes on without it", reason=self._last_words())
+        except (OSError, SkylaneError) as error:
+            if not self._has_ended:
+                reason = self._last_words() if isinstance(error, OSError) else str(error)
+                _LOG.warning("viewer ended; the run goes on without it", reason=reason)
 
     def _update(self) -> ViewUpdate:
         """Returns what is new."""

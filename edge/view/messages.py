@@ -94,7 +94,8 @@ def write_message(pipe: IO[bytes], message: msgspec.Struct) -> None:
         OSError: the other process has ended.
     """
     data = msgspec.msgpack.encode(message)
-    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.write(_LENGTH.pack(len(data)))
+    pipe.write(data)
     pipe.flush()
 
 

@@ -4,8 +4,10 @@ Run as a module; it writes lines of JSON, the first one with its address or an e
 """
 
 import json
+import os
 import sys
 import time
+from typing import TextIO
 
 from edge.sinks.scene import Reduction
 from edge.view.messages import ViewSettings, ViewUpdate, read_message
@@ -28,15 +30,17 @@ _REDUCTIONS = (
 _UPDATE_S = (
     0.2  # With a limit, the bytes of an update are allowed to take so long, unless its pictures are the smallest.
 )
+_CORE_SHARE = 0.05  # Of the time of a core, which this process may take.
 _GROWTH = 2.5  # The next larger pictures have at most so many times the bytes.
 
 
 class ViewPace:
-    """Keeps what is sent below a rate, by waiting and by reducing pictures."""
+    """Keeps the time of this process and what is sent below a rate, by waiting and by reducing pictures."""
 
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._level = 0 if bytes_per_s is None else len(_REDUCTIONS) - 1
+        self._began_s, self._worked_s = time.monotonic(), time.process_time()
 
     @property
     def reduction(self) -> Reduction:
@@ -44,15 +48,20 @@ class ViewPace:
         return _REDUCTIONS[self._level]
 
     def wait(self, size: int, *, has_pictures: bool) -> None:
-        """Waits until the link has had time for what was sent, and chooses the reduction of the next pictures by its size."""
-        if self._bytes_per_s is None:
-            return
-        allowed = self._bytes_per_s * _UPDATE_S
-        if has_pictures and size > allowed:
-            self._level = min(self._level + 1, len(_REDUCTIONS) - 1)
-        elif has_pictures and size * _GROWTH < allowed:
-            self._level = max(self._level - 1, 0)
-        time.sleep(size / self._bytes_per_s)
+        """Waits until the link has had time for what was sent, and chooses the reduction of the next pictures by its size.
+
+        Waits at least so long that this process takes no more than its share of a core.
+        """
+        rest_s = (time.process_time() - self._worked_s) / _CORE_SHARE - (time.monotonic() - self._began_s)
+        if self._bytes_per_s is not None:
+            rest_s = max(rest_s, size / self._bytes_per_s)
+            allowed = self._bytes_per_s * _UPDATE_S
+            if has_pictures and size > allowed:
+                self._level = min(self._level + 1, len(_REDUCTIONS) - 1)
+            elif has_pictures and size * _GROWTH < allowed:
+                self._level = max(self._level - 1, 0)
+        time.sleep(max(0.0, rest_s))
+        self._began_s, self._worked_s = time.monotonic(), time.process_time()
 
 
 def show(viewer: Viewer, update: ViewUpdate, settings: ViewSettings, reduction: Reduction) -> int:
@@ -67,23 +76,27 @@ def show(viewer: Viewer, update: ViewUpdate, settings: ViewSettings, reduction: 
 
 def main() -> None:
     """Serves a viewer until the end of standard input."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What a library prints is no reply.
     lower_priority()
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # Measured work runs at once, not after a slice.
     cv2.setNumThreads(1)
     settings = read_message(sys.stdin.buffer, ViewSettings)
     assert settings is not None
     try:
         viewer: Viewer = load("viewer", VIEWERS, settings.viewer)(settings)
     except SkylaneError as error:
-        _reply(error=str(error))
+        _reply(replies, error=str(error))
         sys.exit(1)
-    _reply(address=viewer.address, note=viewer.note)
+    _reply(replies, address=viewer.address, note=viewer.note)
     pace = ViewPace(settings.bytes_per_s)
     try:
         while (update := read_message(sys.stdin.buffer, ViewUpdate)) is not None:
             size = show(viewer, update, settings, pace.reduction)
             viewer.check()
             pace.wait(size, has_pictures=bool(update.frames))
-            _reply()
+            _reply(replies)
     except SkylaneError as error:
         sys.exit(str(error))
     except BrokenPipeError:  # The vehicle node was killed.
@@ -92,8 +105,9 @@ def main() -> None:
         viewer.close()
 
 
-def _reply(**fields: str) -> None:
-    print(json.dumps(fields), flush=True)  # noqa: T201  To the vehicle node.
+def _reply(replies: TextIO, **fields: str) -> None:
+    replies.write(json.dumps(fields) + "\n")
+    replies.flush()
 
 
 if __name__ == "__main__":

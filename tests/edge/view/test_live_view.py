@@ -2,6 +2,8 @@
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from itertools import count
@@ -25,6 +27,7 @@ from shared.runlog.presented_log import OutputOrigin
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 from tests.edge.samples import CARD
 from tests.edge.view.watching import (
+    WAIT_S,
     FoxgloveReader,
     RerunReader,
     card_with,
@@ -123,6 +126,25 @@ def test_a_viewer_that_dies_or_hangs_delays_nothing(viewer: str, number: signal.
             assert psutil.Process().memory_info().rss - before < 200 << 20
             if number is signal.SIGKILL:
                 until(lambda: [line for line in log_lines() if "viewer ended" in line["event"]] != [])
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_the_processes_end_with_a_vehicle_that_is_killed(viewer: str) -> None:
+    """They would keep their ports, and show the picture of a run that is over."""
+    script = (
+        "import time\nfrom edge.config import EdgeConfig\nfrom edge.view.live_view import LiveView\n"
+        "from tests.edge.samples import CARD\n"
+        f"with LiveView(EdgeConfig(view={viewer!r}), CARD):\n    print('open', flush=True)\n    time.sleep(600)\n"
+    )
+    root = Path(__file__).parents[3]
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=root) as vehicle:
+        assert vehicle.stdout is not None
+        assert vehicle.stdout.readline() == b"open\n"
+        started = psutil.Process(vehicle.pid).children(recursive=True)
+        assert len(started) == (2 if viewer == "rerun" else 1)
+        vehicle.kill()
+    _, alive = psutil.wait_procs(started, WAIT_S)
+    assert alive == []
 
 
 def test_two_runs_have_addresses_of_their_own(log_lines: LogLines) -> None:
