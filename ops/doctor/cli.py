@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,20 @@ from rich.text import Text
 from cloud.config import CloudConfig
 from edge.config import EdgeConfig
 from ops.doctor import connection, machine
-from ops.doctor.check import Check, Checks, Severity, run_side_by_side
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, Checks, run_side_by_side
 from shared.config import ConfigError, read_yaml
 from shared.flags import GroupedCommand, key_options, override
 from shared.logs import configure_logging
-from shared.messages.topics import sanitize_name
 from shared.models.repository import default_root
 from shared.mqtt.broker_options import broker_options
 from shared.runlog.run_folder import RUNS
+from shared.sanitize import printable
 from shared.terminal_table import Table
 
-_DEADLINE_S = 4.5
+_DEADLINE_S = 4.0
 _FRAME_DEADLINE_S = 25.0
-_EXIT_CODES = {Severity.WARNING: 3, Severity.ERROR: 1}
-_STYLES = {Severity.OK: "green", Severity.SKIPPED: "dim", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
-_WORST_FIRST = (Severity.ERROR, Severity.WARNING)
+_EXIT_CODES = {ERROR: 1, WARNING: 3}  # The worst one first.
+_STYLES = {OK: "green", SKIPPED: "dim", WARNING: "yellow", ERROR: "bold red"}
 _CONFIGS: dict[str, type[EdgeConfig | CloudConfig]] = {"vehicle": EdgeConfig, "worker": CloudConfig}
 
 
@@ -49,14 +49,14 @@ def doctor(role: str, config: Path | None, *, frame: bool, as_json: bool, **flag
     """
     configure_logging(level="critical")
     found, checks = _settings(role, config, flags)
-    name = found.vehicle if isinstance(found, EdgeConfig) else found.worker or ""
+    name = found.vehicle if isinstance(found, EdgeConfig) else found.worker or "worker"
     checks += run_side_by_side(_groups(found, name, with_frame=frame), _FRAME_DEADLINE_S if frame else _DEADLINE_S)
     if as_json:
-        click.echo(json.dumps([check.record() for check in checks], indent=2))
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
         _print(checks, Console())
     severities = {check.severity for check in checks}
-    sys.exit(next((_EXIT_CODES[each] for each in _WORST_FIRST if each in severities), 0))
+    sys.exit(next((code for severity, code in _EXIT_CODES.items() if severity in severities), 0))
 
 
 def _settings(role: str, path: Path | None, flags: dict[str, Any]) -> tuple[EdgeConfig | CloudConfig, list[Check]]:
@@ -68,30 +68,30 @@ def _settings(role: str, path: Path | None, flags: dict[str, Any]) -> tuple[Edge
     if path is None:
         return override(kind(), given), []
     try:
-        read = read_yaml(path, kind)
+        return override(read_yaml(path, kind), given), [Check("configuration", OK, f"{path} is valid")]
     except ConfigError as error:
-        key = f" at {error.key}" if error.key else ""
-        cause = f"{path}{key}: {error.problem}"
-        return override(kind(), given), [Check.error("configuration", cause, f"${{EDITOR:-vi}} {path}")]
-    return override(read, given), [Check.ok("configuration", f"{path} is valid")]
+        return override(kind(), given), [Check("configuration", ERROR, str(error), f"${{EDITOR:-vi}} {path}")]
 
 
 def _groups(config: EdgeConfig | CloudConfig, name: str, *, with_frame: bool) -> dict[str, Checks]:
     """Returns the groups of checks, which are made side by side, in the order of the table."""
-    groups: dict[str, Checks] = {
-        check.__name__: partial(check, config)
-        for check in (machine.libraries, machine.processor, machine.gpu, machine.models)
-    }
-    groups["clock"] = machine.clock_synchronisation
+    own: dict[str, Checks]
     if isinstance(config, CloudConfig):
-        groups["disk"] = partial(machine.disk, config.repository or default_root())
-        groups["ports"] = partial(machine.ports, config)
+        own = {
+            "disk": partial(machine.disk, config.repository or default_root()),
+            "ports": partial(machine.ports, config),
+        }
     else:
-        groups["disk"] = partial(machine.disk, config.out or RUNS)
-        groups["runs"] = machine.interrupted_runs
-    node = connection.Node(config, name or sanitize_name("worker"))
-    groups["broker"] = partial(connection.connection, node, with_frame=with_frame)
-    return groups
+        own = {"disk": partial(machine.disk, config.out or RUNS), "runs": machine.interrupted_runs}
+    return {
+        "libraries": partial(machine.libraries, config),
+        "processor": partial(machine.processor, config),
+        "GPU": partial(machine.gpu, config),
+        "models": partial(machine.models, config),
+        "clock": machine.clock_synchronisation,
+        **own,
+        "broker": partial(connection.connection, connection.Node(config, name), with_frame=with_frame),
+    }
 
 
 def _print(checks: list[Check], console: Console) -> None:
@@ -102,9 +102,8 @@ def _print(checks: list[Check], console: Console) -> None:
     for check in checks:
         table.add_row(Text(check.name), Text(check.severity, style=_STYLES[check.severity]), Text(check.finding))
     console.print(table)
-    for severity in _WORST_FIRST:
-        for check in checks:
-            if check.severity is severity:
-                line = Text.assemble((f"{check.severity}: ", _STYLES[severity]), f"{check.name}: {check.finding}")
-                console.print(line, soft_wrap=True)
-                console.print(Text(f"    {check.remedy}", style="bold"), soft_wrap=True)
+    for check in sorted(checks, key=lambda check: check.severity is not ERROR):
+        if check.severity in _EXIT_CODES:
+            text = printable(f"{check.name}: {check.finding}")
+            console.print(Text.assemble((f"{check.severity}: ", _STYLES[check.severity]), text), soft_wrap=True)
+            console.print(Text(f"    {printable(check.remedy)}", style="bold"), soft_wrap=True)

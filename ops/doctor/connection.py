@@ -1,15 +1,15 @@
 """Checks of the way to the workers: broker, certificates, rights, packet sizes, workers and their models, a test frame."""
 
 import queue
-import secrets
 import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace as replace_fields
@@ -20,14 +20,13 @@ from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.transports.opening import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
-from edge.workers.worker_directory import WorkerDirectory
-from ops.doctor.check import Check
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, fault_of
 from shared import clock
 from shared.clock import Deadline, Exchange
 from shared.errors import SkylaneError, reason_of
 from shared.imaging.frames import Frame, Layout
 from shared.messages import topics
-from shared.messages.clock_probes import Echo, Probe, pack_probe, unpack_echo
+from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.frame import FRAME_CONTENT_TYPE, FrameMessage, ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
@@ -36,20 +35,18 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
-from shared.network.tls import certificate_expiries, describe_tls_error, server_certificate_expiry
+from shared.network.tls import certificate_expiries, create_tls_context, describe_tls_error
 from shared.task import task_named
 
 _NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
-_TCP_S = 2.0
-_LOGIN_S = 2.0
-_REPLY_S = 1.0  # For acknowledgements, retained messages, and refusals of a worker.
-_FRAME_S = 15.0  # For the answer to a test frame, which may be the first one of a worker.
+_TIMEOUT_S = 2.0  # For a connection, and for a login.
+_REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply to an expired frame.
+_FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
 _FRAME_SIZE = (720, 1280)
 _SOON_DAYS = 14
 _LARGE_OFFSET_NS = 1_000_000_000
-_RAW_BYTES = 3  # Of a pixel.
-_MAX_WORKERS = 256
-_SHOWN_WORKERS = 8
+_MAX_TOPICS = 1024
+_SHOWN = 8  # Workers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +57,20 @@ class Node:
     name: str
 
     @property
-    def role(self) -> str:
-        """`vehicle` or `worker`."""
-        return "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
-
-    @property
     def renewal(self) -> str:
         """The command that issues its certificate again."""
-        return f"skylane broker certs {self.config.certs or 'certs'} --{self.role} {self.name} --again"
+        role = "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
+        return f"skylane broker certs {self.config.certs or 'certs'} --{role} {self.name} --again"
 
 
 def connection(node: Node, *, with_frame: bool) -> Iterator[Check]:
-    """Checks the way to the workers, step by step; the first step that fails ends it."""
+    """Checks the way to the workers step by step, as far as one leads to the next."""
     config = node.config
     if isinstance(config, CloudConfig) and config.no_broker:
-        yield Check.skipped("broker", "this worker has none")
+        yield Check("broker", SKIPPED, "this worker has none")
     elif isinstance(config, EdgeConfig) and TRANSPORTS[config.transport].needs_addresses:
-        yield from _workers_by_address(config, with_frame=with_frame)
+        for worker in config.worker_addresses:
+            yield from _worker_at(worker, config, with_frame=with_frame)
     else:
         yield from _by_broker(node, with_frame=with_frame)
 
@@ -87,330 +81,301 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
         address = Address.parse(config.broker)
         certificates = config.connection.certificates(node.name)
     except SkylaneError as error:
-        yield Check.failed("broker", error)
+        yield Check("broker", ERROR, *fault_of(error))
         return
     reached = _reach(address)
     yield reached
-    if reached.remedy:
+    if reached.severity is ERROR:
         return
     if address.tls:
-        tls = list(_tls(node, address, certificates))
-        yield from tls
-        if tls[0].remedy:
+        shaken = _handshake(node, address, certificates)
+        yield shaken
+        if shaken.severity is ERROR:
             return
-    elif certificates is None:
-        yield Check.skipped("TLS", "mqtt:// has none")
-    with ExitStack() as stack:
-        try:
-            options = replace(config.connection, connect_timeout_s=_LOGIN_S)
-            identity = f"skylane-{_NAME}-{secrets.token_hex(6)}"
-            bus = stack.enter_context(options.open(identity, None, name=node.name))
-        except SkylaneError as error:
-            yield _refused_login(node, address, error)
-            return
-        yield Check.ok("login", f"accepted as {address.username or node.name}")
+        yield from _own_certificate(node, certificates)
+    try:
+        options = replace(config.connection, connect_timeout_s=_TIMEOUT_S)
+        bus = options.open(f"skylane-{_NAME}-{uuid.uuid4().hex[:12]}", None, name=node.name)
+    except SkylaneError as error:
+        yield _refused_login(node, address, error)
+        return
+    with bus:
+        yield Check("login", OK, f"accepted as {address.username or node.name}")
         if bus.supports_shared_subscriptions:
-            yield Check.ok("MQTT version", "5")
+            yield Check("MQTT version", OK, "5")
         else:
             cause = "the broker knows 3.1.1 only: one worker for each model, and no reasons for refused messages"
-            yield Check.warning("MQTT version", cause, f"skylane broker --kind mosquitto --port {address.port}")
+            yield Check("MQTT version", WARNING, cause, f"skylane broker --kind mosquitto --port {address.port}")
         yield from _Conversation(node, bus).checks(with_frame=with_frame)
 
 
 def _reach(address: Address) -> Check:
     try:
-        socket.create_connection((address.host, address.port), timeout=_TCP_S).close()
+        socket.create_connection((address.host, address.port), timeout=_TIMEOUT_S).close()
     except (OSError, ValueError) as error:
-        cause = f"no broker at {address}: {reason_of(error)}"
-        if isinstance(error, socket.gaierror):
-            return Check.error("broker", cause, "export SKYLANE_BROKER=mqtt://HOST:PORT")
-        return Check.error("broker", cause, f"skylane broker --port {address.port}")
-    return Check.ok("broker", f"{address} accepts connections")
+        has_name = not isinstance(error, socket.gaierror)
+        remedy = f"skylane broker --port {address.port}" if has_name else "export SKYLANE_BROKER=mqtt://HOST:PORT"
+        return Check("broker", ERROR, f"no broker at {address}: {reason_of(error)}", remedy)
+    return Check("broker", OK, f"{address} accepts connections")
 
 
-def _tls(node: Node, address: Address, certificates: Certificates | None) -> Iterator[Check]:
-    """Checks the broker's certificate, then the expiry of this node's; the first check is the handshake's."""
+_MENDED_BY_RENEWAL = {9, 10, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
+
+
+def _handshake(node: Node, address: Address, certificates: Certificates | None) -> Check:
+    """Checks the broker's certificate: chain, name and expiry."""
     folder = node.config.certs or Path("certs")
     again = f"skylane broker certs {folder} --broker {address.host} --again"
     try:
-        expires_s = server_certificate_expiry(address, certificates, _TCP_S)
-    except ssl.SSLError as error:
-        cause, _, advice = (describe_tls_error(error, address, certificates) or str(error)).rpartition(": ")
-        code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else None
+        context = create_tls_context(address, certificates)
+        with (
+            socket.create_connection((address.host, address.port), timeout=_TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname=address.host) as secured,
+        ):
+            expires = str((secured.getpeercert() or {})["notAfter"])
+            return _expiry("TLS", "the broker's certificate", ssl.cert_time_to_seconds(expires), again)
+    except ssl.SSLCertVerificationError as error:
+        cause = str(describe_tls_error(error, address, certificates)).rpartition(": ")[0]
         fetch = f"scp {address.host}:{folder / 'ca.crt'} {folder / 'ca.crt'}"
-        remedy = again if code in _ON_BROKER else fetch if code is not None else advice
-        yield Check.error("TLS", cause or advice, remedy)
-        return
-    except SkylaneError as error:
-        yield replace(Check.failed("TLS", error), remedy=node.renewal)
-        return
+        return Check("TLS", ERROR, cause, again if error.verify_code in _MENDED_BY_RENEWAL else fetch)
     except OSError as error:
-        cause = f"{address} ends the handshake ({reason_of(error)}): that port has no TLS"
-        yield Check.error("TLS", cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
-        return
-    yield _expiry("TLS", "the broker's certificate", expires_s, again)
+        cause = f"{address} does not speak TLS on that port ({reason_of(error)})"
+        return Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
+    except SkylaneError as error:
+        return Check("TLS", ERROR, str(error), node.renewal)
+
+
+def _own_certificate(node: Node, certificates: Certificates | None) -> Iterator[Check]:
     if certificates is not None and certificates.certificate is not None:
         with suppress(SkylaneError):  # The library is missing; the broker checks it at the login.
             for expires in certificate_expiries(Path(certificates.certificate)):
                 yield _expiry("own certificate", certificates.certificate, expires.timestamp(), node.renewal)
 
 
-_ON_BROKER = {9, 10, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
-
-
 def _expiry(name: str, what: str, expires_s: float, remedy: str) -> Check:
     days = int((expires_s - clock.now_ns() / 1e9) // 86_400)
     if days < 0:
-        return Check.error(name, f"{what} expired {-days} days ago", remedy)
+        return Check(name, ERROR, f"{what} expired {-days} days ago", remedy)
     if days < _SOON_DAYS:
-        return Check.warning(name, f"{what} expires in {days} days", remedy)
-    return Check.ok(name, f"trusted; {what} is valid for {days} days")
+        return Check(name, WARNING, f"{what} expires in {days} days", remedy)
+    return Check(name, OK, f"{what} is valid for {days} days")
 
 
 def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
-    failed = Check.failed("login", error)
-    if "sent no reply" in failed.finding:
+    cause, remedy = fault_of(error)
+    if "sent no reply" in cause:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
-        return Check.error("login", cause, f"skylane broker --port {address.port}")
-    if "certificate" in failed.finding:
-        return replace(failed, remedy=node.renewal)
-    if "refuses" in failed.finding:
-        scheme = "mqtts" if address.tls else "mqtt"
-        named = f"export SKYLANE_BROKER={scheme}://USER@{address.host}:{address.port}"
-        return replace(failed, remedy="export SKYLANE_BROKER_PASSWORD=PASSWORD" if address.username else named)
-    return failed
+        remedy = f"skylane broker --port {address.port}"
+    elif "certificate" in cause:
+        remedy = node.renewal
+    elif "refuses" in cause and address.username:
+        remedy = "export SKYLANE_BROKER_PASSWORD=PASSWORD"
+    elif "refuses" in cause:
+        remedy = f"export SKYLANE_BROKER={str(address).replace('://', '://USER@')}"
+    return Check("login", ERROR, cause, remedy)
 
 
 class _Conversation:
-    """Exchanges messages with the broker and the workers over one connection, as the node could."""
+    """Exchanges messages with the broker and the workers as the node could, without announcing it."""
 
     def __init__(self, node: Node, bus: MqttBus) -> None:
         self._node = node
         self._bus = bus
         self._session = uuid.uuid4().hex[:12]
-        self._echoes: queue.SimpleQueue[tuple[str, Echo, int]] = queue.SimpleQueue()
-        self._replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
-        self._statuses: dict[str, NodeStatus] = {}
-        self._own_status: NodeStatus | None = None  # Of a vehicle of this name.
-        self._directory = WorkerDirectory(node.config.model if isinstance(node.config, EdgeConfig) else "")
+        self._latest: dict[str, tuple[Any, int]] = {}  # The latest message of each topic, and its arrival.
 
     def checks(self, *, with_frame: bool) -> Iterator[Check]:
         """Checks what the node may write and read, then the workers."""
-        self._bus.subscribe(topics.WORKER_STATUS.filter(), 1, self._on_status)
-        if isinstance(self._node.config, CloudConfig):
-            yield from self._worker_rights()
-            yield self._packet(None)
+        self._listen(topics.WORKER_STATUS.filter(), unpack_status)
+        config, name = self._node.config, self._node.name
+        if isinstance(config, CloudConfig):
+            yield from self._rights_of_worker()
             yield self._workers()
             return
-        config = self._node.config
-        name = self._node.name
-        self._bus.subscribe(topics.ECHOES.filter(vehicle=name), 0, self._on_echo)
-        self._bus.subscribe(topics.MASKS.filter(vehicle=name, camera=_NAME), 1, self._on_reply)
-        self._bus.subscribe(topics.VEHICLE_STATUS.of(vehicle=name), 1, self._on_own_status)
-        may_send = self._may_publish("send frames", topics.FRAMES.of(model=_NAME, vehicle=name, camera=_NAME), b"")
+        own = topics.VEHICLE_STATUS.of(vehicle=name)
+        self._listen(own, unpack_status)
+        self._listen(topics.ECHOES.filter(vehicle=name), self._unpack_own_echo)
+        self._listen(topics.MASKS.filter(vehicle=name, camera=_NAME), unpack_result)
+        topic = topics.FRAMES.of(model=_NAME, vehicle=name, camera=_NAME)
+        may_send = self._right("send frames", topic, b"")
         yield may_send
-        try:
-            card = self._directory.wait_for_card(_REPLY_S)
-        except SkylaneError as error:
-            cause, _, _ = str(error).partition(": start one")
-            served = sorted({card.name for status in self._statuses.values() for card in status.cards})
-            remedy = f"--model {served[0]}" if served else ""
-            command = (
-                f"skylane edge play SOURCE {remedy}" if served else f"skylane cloud serve --broker {config.broker}"
-            )
-            yield self._packet(None)
-            yield Check.error("workers", f"{cause}; served: {', '.join(served) or 'nothing'}", command)
+        self._wait(lambda: self._card(config) is not None, _REPLY_S)
+        card = self._card(config)
+        if may_send.severity is OK:
+            yield self._packet(topic, card)
+        if card is None:
+            yield self._no_model(config)
             return
-        yield self._packet(card)
         yield self._workers()
-        yield self._vehicle_name()
-        if may_send.remedy:
-            return
-        yield from self._replies_and_clocks(card)
-        if with_frame:
-            yield self._test_frame(card)
+        if own in self._latest and self._latest[own][0].state is NodeState.ONLINE:
+            cause = f"a vehicle called {name} is online: only one process may have that name"
+            yield Check("vehicle name", WARNING, cause, "skylane edge play SOURCE --vehicle OTHER")
+        if may_send.severity is OK:
+            yield from self._replies_and_clocks(config, card)
+            if with_frame:
+                yield self._test_frame(config, card)
 
-    def _workers(self) -> Check:
-        time.sleep(0.1 if self._statuses else _REPLY_S)  # Retained messages come right after the subscription.
-        online = {name: each for name, each in self._statuses.items() if each.state is NodeState.ONLINE}
-        if not online:
-            command = f"skylane cloud serve --broker {self._node.config.broker}"
-            return Check.warning("workers", "no worker is online", command)
-        shown = (
-            f"{name} ({', '.join(f'{card.name} {card.version}' for card in status.cards) or 'no model'})"
-            for name, status in sorted(online.items())[:_SHOWN_WORKERS]
-        )
-        if self._node.role == "worker" and self._node.name in online:
-            return Check.ok("workers", f"{self._node.name} is online; {'; '.join(shown)}")
-        return Check.ok("workers", f"{len(online)} online: {'; '.join(shown)}")
-
-    def _vehicle_name(self) -> Check:
-        if self._own_status is not None and self._own_status.state is NodeState.ONLINE:
-            cause = f"a vehicle called {self._node.name} is online: only one process may have that name"
-            return Check.warning("vehicle name", cause, "skylane edge play SOURCE --vehicle OTHER")
-        return Check.ok("vehicle name", f"{self._node.name} is free")
-
-    def _worker_rights(self) -> Iterator[Check]:
-        """Checks a worker's rights by the status of a worker that does not exist, and by a mask for nobody."""
-        name = f"{_NAME}-{self._session}"
-        status = pack_status(NodeStatus(NodeState.OFFLINE, self._session))
-        yield self._may_publish("announce itself", topics.WORKER_STATUS.of(worker=name), status)
-        yield self._may_publish("send results", topics.MASKS.of(vehicle=_NAME, camera=self._session), b"")
-        ends_s = time.monotonic() + _REPLY_S
-        while name not in self._statuses and time.monotonic() < ends_s:
-            time.sleep(0.02)
-        if name in self._statuses:
-            yield Check.ok("right to read statuses", "a canary message came back")
-        else:
+    def _rights_of_worker(self) -> Iterator[Check]:
+        """Checks a worker's rights by the status of a worker that does not exist, and by a result for nobody."""
+        canary = topics.WORKER_STATUS.of(worker=f"{_NAME}-{self._session}")
+        yield self._right("announce itself", canary, pack_status(NodeStatus(NodeState.OFFLINE, self._session)))
+        masks = topics.MASKS.of(vehicle=_NAME, camera=_NAME)
+        may_reply = self._right("send results", masks, b"")
+        yield may_reply
+        if may_reply.severity is OK:
+            yield self._packet(masks, None)
+        if not self._wait(lambda: canary in self._latest, _REPLY_S):
             yield self._denied("read statuses", f"{topics.WORKER_STATUS.filter()}: a canary message did not come back")
 
-    def _may_publish(self, what: str, topic: str, payload: bytes) -> Check:
+    def _right(self, what: str, topic: str, payload: bytes) -> Check:
         ack = self._publish(topic, payload)
         if ack is None:
-            return Check.error(f"right to {what}", "the broker does not acknowledge a canary message", "skylane broker")
-        if ack.accepted:
-            told = "" if self._bus.supports_shared_subscriptions else " (MQTT 3.1.1 does not tell)"
-            return Check.ok(f"right to {what}", f"a canary message was accepted{told}")
-        return self._denied(what, f"{topic} ({ack.reason})")
+            return Check(f"right to {what}", ERROR, "the broker does not acknowledge a message", "skylane broker")
+        shown = (
+            "a canary message was accepted" if self._bus.supports_shared_subscriptions else "MQTT 3.1.1 does not tell"
+        )
+        return Check(f"right to {what}", OK, shown) if ack.accepted else self._denied(what, f"{topic} ({ack.reason})")
 
     def _denied(self, what: str, problem: str) -> Check:
         cause = f"the broker's access list forbids {self._node.name} {problem}"
-        return Check.error(f"right to {what}", cause, "skylane broker --secured CERTS_FOLDER")
+        return Check(f"right to {what}", ERROR, cause, "skylane broker --secured CERTS_FOLDER")
 
-    def _packet(self, card: ModelCard | None) -> Check:
-        """Checks the broker's limit against a raw frame, by its announcement and by a message without a receiver."""
-        limit = self._bus.max_payload_bytes
-        raw = card.height * card.width * _RAW_BYTES if card else 1 << 20
-        if limit < raw:
-            cause = f"{self._bus.payload_limit_reason} bytes at most: a frame may take {raw}"
-        else:
-            vehicle = self._node.role == "vehicle"
-            names = {"vehicle": self._node.name if vehicle else _NAME, "camera": _NAME}
-            topic = topics.FRAMES.of(model=_NAME, **names) if vehicle else topics.MASKS.of(**names)
-            ack = self._publish(topic, bytes(raw), timeout_s=1.5)
-            if ack is None or ack.accepted or "uthorized" in ack.reason:
-                known = "" if ack else " announced, but the broker did not acknowledge a frame in time"
-                return Check.ok("largest packet", f"{limit} bytes{known}; a raw frame takes {raw}")
-            cause = f"the broker refuses a message of {raw} bytes ({ack.reason})"
-        remedy = f"sed -i 's/^\\(message_size_limit\\|max_packet_size\\) .*/\\1 {64 << 20}/' mosquitto.conf"
-        return Check.warning("largest packet", cause, remedy)
+    def _packet(self, topic: str, card: ModelCard | None) -> Check:
+        """Compares the broker's limit with a raw frame: as it is announced, and by a message that nobody gets."""
+        limit, raw = self._bus.max_payload_bytes, 3 * card.height * card.width if card else 1 << 20
+        ack = self._publish(topic, bytes(raw)) if limit >= raw else Ack(accepted=False, no_subscriber=False)
+        if ack is None or ack.accepted:
+            slow = "" if ack else ", but it was not acknowledged in time"
+            return Check("largest packet", OK, f"{limit} bytes; a raw frame takes {raw}{slow}")
+        reason = ack.reason or f"{self._bus.payload_limit_reason} bytes"
+        remedy = rf"sed -ri 's/^(message_size_limit|max_packet_size) .*/\1 {64 << 20}/' mosquitto.conf"
+        return Check("largest packet", WARNING, f"the broker refuses a raw frame of {raw} bytes: {reason}", remedy)
 
-    def _replies_and_clocks(self, card: ModelCard) -> Iterator[Check]:
-        """Sends an expired frame, which a worker refuses at once, and clock probes, and waits for both replies."""
-        workers = self._directory.online()
-        for number, (worker, _) in enumerate(workers):
-            topic = topics.PROBES.of(worker=worker, vehicle=self._node.name)
-            probe = Probe(session=self._session, sequence=number, sent_ns=clock.now_ns())
-            self._bus.publish(topic, pack_probe(probe), qos=0)
-        reply = self._send(self._frame(card, Deadline.after_ms(0), 0), _REPLY_S)
-        echoed = self._clocks(workers)
-        silent = [name for name, _ in workers if name not in echoed]
+    def _online(self) -> dict[str, NodeStatus]:
+        named = ((topics.WORKER_STATUS.names_in(topic), got[0]) for topic, got in list(self._latest.items()))
+        return {names["worker"]: each for names, each in named if names and each.state is NodeState.ONLINE}
+
+    def _card(self, config: EdgeConfig) -> ModelCard | None:
+        cards = (card for status in self._online().values() for card in status.cards if card.name == config.model)
+        return next((card for card in cards if config.model_version in (None, card.version)), None)
+
+    def _no_model(self, config: EdgeConfig) -> Check:
+        served = sorted({card.name for status in self._online().values() for card in status.cards})
+        if not served:
+            return Check("workers", ERROR, "no worker is online", f"skylane cloud serve --broker {config.broker}")
+        version = f" {config.model_version}" if config.model_version else ""
+        cause = f"no worker serves {config.model}{version}; served: {', '.join(served[:_SHOWN])}"
+        return Check("workers", ERROR, cause, f"skylane edge play SOURCE --model {served[0]}")
+
+    def _workers(self) -> Check:
+        self._wait(self._online, _REPLY_S)
+        online = self._online()
+        if not online:
+            command = f"skylane cloud serve --broker {self._node.config.broker}"
+            return Check("workers", WARNING, "no worker is online", command)
+        models = {
+            name: [f"{each.name} {each.version}" for each in online[name].cards] for name in sorted(online)[:_SHOWN]
+        }
+        shown = "; ".join(f"{name} ({', '.join(served) or 'no model'})" for name, served in models.items())
+        return Check("workers", OK, f"{len(online)} online: {shown}")
+
+    def _replies_and_clocks(self, config: EdgeConfig, card: ModelCard) -> Iterator[Check]:
+        """Sends clock probes, and an expired frame, which a worker refuses at once; waits for the replies."""
+        vehicle = self._node.name
+        workers = [name for name, status in self._online().items() if card in status.cards]
+        for worker in workers:
+            probe = pack_probe(Probe(session=self._session, sequence=0, sent_ns=clock.now_ns()))
+            self._bus.publish(topics.PROBES.of(worker=worker, vehicle=vehicle), probe, qos=0)
+        reply, _ = self._ask(config, card, 0, Deadline.after_ms(0), _REPLY_S)
+        echo_topics = {worker: topics.ECHOES.of(vehicle=vehicle, worker=worker) for worker in workers}
+        self._wait(lambda: all(topic in self._latest for topic in echo_topics.values()), _REPLY_S)
+        echoes = {name: self._latest[topic] for name, topic in echo_topics.items() if topic in self._latest}
+        silent = [name for name in workers if name not in echoes]
         if reply is not None:
-            yield Check.ok("right to read results", f"{reply.worker} replied to an expired frame: {reply.status}")
-        elif echoed:
-            cause = f"{topics.MASKS.filter(vehicle=self._node.name)}: a worker lives, but its reply does not arrive"
-            yield self._denied("read results", cause)
-        for name, offset_ns in echoed.items():
-            if abs(offset_ns) > _LARGE_OFFSET_NS:
-                cause = f"the clock of {name} is {offset_ns / 1e9:+.0f} s from this one (latencies are corrected)"
-                yield Check.warning("worker's clock", cause, "sudo timedatectl set-ntp true")
-        if silent and reply is not None and not echoed:
-            yield self._denied("read clock probes", topics.ECHOES.filter(vehicle=self._node.name))
+            yield Check("right to read results", OK, f"{reply.worker} replied to an expired frame")
+        elif echoes:
+            problem = f"{topics.MASKS.filter(vehicle=vehicle)}: a worker lives, but its reply does not arrive"
+            yield self._denied("read results", problem)
+        if silent and reply is not None and not echoes:
+            yield self._denied("read clock probes", topics.ECHOES.filter(vehicle=vehicle))
         elif silent:
-            cause = f"online but silent: {', '.join(silent[:_SHOWN_WORKERS])}: frozen, or its link is dead"
-            yield Check.error("silent workers", cause, f"skylane cloud serve --worker {silent[0]}")
+            cause = f"online, but silent: {', '.join(silent[:_SHOWN])}: frozen, or the link is dead"
+            yield Check("silent workers", ERROR, cause, f"skylane cloud serve --worker {silent[0]}")
+        for name, (echo, at_ns) in echoes.items():
+            offset_ns = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, at_ns).offset_ns
+            if abs(offset_ns) > _LARGE_OFFSET_NS:
+                cause = (
+                    f"the clock of {name} is {offset_ns / 1e9:+.0f} s from this one (latencies are right all the same)"
+                )
+                yield Check("worker's clock", WARNING, cause, "sudo timedatectl set-ntp true")
 
-    def _clocks(self, workers: list[tuple[str, str]]) -> dict[str, int]:
-        """Returns the offset of the clock of each worker that answered its probe."""
-        echoed: dict[str, int] = {}
-        ends_s = time.monotonic() + _REPLY_S
+    def _test_frame(self, config: EdgeConfig, card: ModelCard) -> Check:
+        return _judged(*self._ask(config, card, 1, Deadline.NEVER, _FRAME_S), card.name)
+
+    def _ask(
+        self, config: EdgeConfig, card: ModelCard, sequence: int, deadline: Deadline, timeout_s: float
+    ) -> tuple[ResultMessage | None, int]:
+        """Publishes a frame; returns its reply, if one came in time, and the time that it took."""
+        message = _made_frame(config, card, FrameId(self._node.name, _NAME, self._session, sequence), deadline)
+        masks = topics.MASKS.of(vehicle=self._node.name, camera=_NAME)
+        correlation = str(message.id).encode()
+        properties = Properties(content_type=FRAME_CONTENT_TYPE, response_topic=masks, correlation=correlation)
+        frames, sent_ns = topics.FRAMES.of(model=card.name, vehicle=self._node.name, camera=_NAME), clock.now_ns()
+        self._bus.publish(frames, pack_frame(message), qos=1, properties=properties)
+        has_reply = self._wait(lambda: masks in self._latest and self._latest[masks][0].id == message.id, timeout_s)
+        return (self._latest[masks][0], self._latest[masks][1] - sent_ns) if has_reply else (None, 0)
+
+    def _publish(self, topic: str, payload: bytes) -> Ack | None:
+        acks: queue.SimpleQueue[Ack] = queue.SimpleQueue()
+        self._bus.publish(topic, payload, qos=1, acknowledged=acks.put)
         with suppress(queue.Empty):
-            while len(echoed) < len(workers):
-                worker, echo, at_ns = self._echoes.get(timeout=max(0.0, ends_s - time.monotonic()))
-                exchange = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, at_ns)
-                if exchange.is_consistent:
-                    echoed[worker] = exchange.offset_ns
-        return echoed
-
-    def _test_frame(self, card: ModelCard) -> Check:
-        started_ns = clock.now_ns()
-        reply = self._send(self._frame(card, Deadline.NEVER, 1), _FRAME_S)
-        return _judged(reply, started_ns, f"skylane cloud serve --model {card.name}")
-
-    def _frame(self, card: ModelCard, deadline: Deadline, sequence: int) -> FrameMessage:
-        assert isinstance(self._node.config, EdgeConfig)
-        return _made_frame(self._node.config, card, FrameId(self._node.name, _NAME, self._session, sequence), deadline)
-
-    def _send(self, message: FrameMessage, timeout_s: float) -> ResultMessage | None:
-        """Publishes a frame; returns its reply, or None if none came in time."""
-        topic = topics.FRAMES.of(model=message.model, vehicle=self._node.name, camera=_NAME)
-        properties = Properties(
-            content_type=FRAME_CONTENT_TYPE,
-            response_topic=topics.MASKS.of(vehicle=self._node.name, camera=_NAME),
-            correlation=str(message.id).encode(),
-        )
-        self._bus.publish(topic, pack_frame(message), qos=1, properties=properties)
-        ends_s = time.monotonic() + timeout_s
-        with suppress(queue.Empty):
-            while True:
-                reply = self._replies.get(timeout=max(0.0, ends_s - time.monotonic()))
-                if reply.id == message.id:
-                    return reply
+            return acks.get(timeout=_REPLY_S)
         return None
 
-    def _publish(self, topic: str, payload: bytes, timeout_s: float = _REPLY_S) -> Ack | None:
-        acknowledged: queue.SimpleQueue[Ack] = queue.SimpleQueue()
-        self._bus.publish(topic, payload, qos=1, acknowledged=acknowledged.put)
-        with suppress(queue.Empty):
-            return acknowledged.get(timeout=timeout_s)
-        return None
-
-    def _on_status(self, delivery: Delivery) -> None:
-        self._directory.announced(delivery)
-        names = topics.WORKER_STATUS.names_in(delivery.topic)
-        if names is not None and len(self._statuses) < _MAX_WORKERS:
+    def _listen(self, topic_filter: str, unpack: Callable[[Any], Any]) -> None:
+        def received(delivery: Delivery) -> None:
             with suppress(MessageError):
-                self._statuses[names["worker"]] = unpack_status(delivery.payload)
+                message = unpack(delivery.payload)
+                if delivery.topic in self._latest or len(self._latest) < _MAX_TOPICS:
+                    self._latest[delivery.topic] = message, delivery.received_ns
 
-    def _on_own_status(self, delivery: Delivery) -> None:
-        with suppress(MessageError):
-            self._own_status = unpack_status(delivery.payload)
+        self._bus.subscribe(topic_filter, 1, received)
 
-    def _on_echo(self, delivery: Delivery) -> None:
-        names = topics.ECHOES.names_in(delivery.topic)
-        with suppress(MessageError):
-            echo = unpack_echo(delivery.payload)
-            if names is not None and echo.session == self._session:
-                self._echoes.put((names["worker"], echo, delivery.received_ns))
+    def _unpack_own_echo(self, payload: Any) -> Any:
+        echo = unpack_echo(payload)
+        if echo.session != self._session:
+            raise MessageError("an echo for the vehicle itself")
+        return echo
 
-    def _on_reply(self, delivery: Delivery) -> None:
-        with suppress(MessageError):
-            self._replies.put(unpack_result(delivery.payload))
+    @staticmethod
+    def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
+        ends_s = time.monotonic() + timeout_s
+        while not (is_true := bool(condition())) and time.monotonic() < ends_s:
+            time.sleep(0.01)
+        return is_true
 
 
-def _workers_by_address(config: EdgeConfig, *, with_frame: bool) -> Iterator[Check]:
-    """Checks the workers of a transport without a broker."""
-    for address in config.worker_addresses:
-        one = config.model_copy(update={"worker_addresses": (address,), "window": 1})
+def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterator[Check]:
+    """Checks a worker that a vehicle calls without a broker."""
+    frame_id = FrameId(config.vehicle, _NAME, uuid.uuid4().hex[:12], 0)
+    one = config.model_copy(update={"worker_addresses": (address,), "window": 1})
+    try:
+        with closing(open_transport(one, frame_id.session)) as transport:
+            card = transport.wait_for_card(_TIMEOUT_S)
+            yield Check(f"worker {address}", OK, f"serves {card.name} {card.version}")
+            if with_frame:
+                message, sent_ns = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns()
+                reply = _reply_of(transport, message)
+                yield _judged(reply, clock.now_ns() - sent_ns, card.name)
+    except SkylaneError as error:
         remedy = f"skylane cloud serve --{TRANSPORTS[config.transport].endpoint} {address} --model {config.model}"
-        frame_id = FrameId(config.vehicle, _NAME, uuid.uuid4().hex[:12], 0)
-        try:
-            with closing(open_transport(one, frame_id.session)) as transport:
-                card = transport.wait_for_card(_TCP_S)
-                yield Check.ok(f"worker {address}", f"serves {card.name} {card.version}")
-                if with_frame:
-                    message, started_ns = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns()
-                    yield _judged(_reply_of(transport, message), started_ns, remedy)
-        except SkylaneError as error:
-            yield Check.error(f"worker {address}", str(error), remedy)
+        yield Check(f"worker {address}", ERROR, str(error), remedy)
 
 
 def _reply_of(transport: Transport, message: FrameMessage) -> ResultMessage | None:
-    """Sends a frame to a worker; returns its reply, or None if none came."""
-    replies = transport.replies
-    transport.send(message, transport.pack(message), lambda _: replies.put(None))
+    transport.send(message, transport.pack(message), lambda _: transport.replies.put(None))
     with suppress(queue.Empty):
-        reply = replies.get(timeout=_FRAME_S)
+        reply = transport.replies.get(timeout=_FRAME_S)
         return None if reply is None else reply.read()
     return None
 
@@ -421,19 +386,19 @@ def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline
     rows, columns = np.mgrid[0:height, 0:width]
     pixels = np.stack([columns * 255 // width, rows * 255 // height, (rows + columns) % 256], axis=-1).astype(np.uint8)
     record = FrameRecord(frame_id, _NAME, 0, 0, 0, 0, times={})
-    message = prepare(Frame(pixels, Layout.RGB8, _NAME, 0, 0, 0, 0), record, card, config)
-    return replace_fields(message, deadline=deadline)
+    frame = Frame(pixels, Layout.RGB8, _NAME, 0, 0, 0, 0)
+    return replace_fields(prepare(frame, record, card, config), deadline=deadline)
 
 
-def _judged(reply: ResultMessage | None, started_ns: int, remedy: str) -> Check:
+def _judged(reply: ResultMessage | None, taken_ns: int, model: str) -> Check:
     """Returns the check of a test frame by its reply."""
-    if reply is None:
-        return Check.error("test frame", f"no reply within {_FRAME_S:g} s", remedy)
-    if reply.status is not Status.ANSWERED:
-        return Check.error("test frame", f"{reply.worker}: {reply.status}: {reply.reason}", remedy)
-    try:
-        task_named(reply.task).decode(reply.data, reply.codec, reply.shape)
-    except SkylaneError as error:
-        return Check.error("test frame", f"the result of {reply.worker} cannot be read: {error}", remedy)
-    taken_ms = (clock.now_ns() - started_ns) / 1e6
-    return Check.ok("test frame", f"answered by {reply.worker} in {taken_ms:.0f} ms, there and back")
+    cause = f"no reply within {_FRAME_S:g} s"
+    if reply is not None:
+        cause = f"{reply.worker}: {reply.status}: {reply.reason}"
+    if reply is not None and reply.status is Status.ANSWERED:
+        try:
+            task_named(reply.task).decode(reply.data, reply.codec, reply.shape)
+            return Check("test frame", OK, f"answered by {reply.worker} in {taken_ns / 1e6:.0f} ms, there and back")
+        except SkylaneError as error:
+            cause = f"the result of {reply.worker} cannot be read: {error}"
+    return Check("test frame", ERROR, cause, f"skylane cloud serve --model {model}")

@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -19,91 +18,75 @@ from cloud.config import CloudConfig
 from cloud.preflight import check_gateway
 from edge.config import EdgeConfig
 from edge.transports.transport import TRANSPORTS
-from ops.doctor.check import Check
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, fault_of
 from shared.errors import SkylaneError, install_command
 from shared.inference.table import ENGINES, choose_engine
-from shared.models.repository import Repository, StoredModel, default_root
+from shared.models.repository import Repository, default_root
 from shared.network.endpoint import Endpoint
 from shared.runlog.repair import killed_runs
 from shared.runlog.run_folder import RUNS
 from shared.runtime.machine import package_version, usable_cores
 
-_LITTLE_BYTES = 1 << 30  # Below this, a long run may fill the disk.
-_TRIAL_BYTES = 1 << 20  # Written to find quotas and read-only disks, which do not show as missing free space.
+_LITTLE_BYTES = 1 << 30  # With less free space, a long run may fill the disk.
+_TRIAL_BYTES = 1 << 20  # Written to find quotas and read-only disks, which free space does not show.
 _HASHING_S = 3.0  # Time for the hashes of models.
 _REQUIREMENT = re.compile(r'(?P<name>[A-Za-z0-9._-]+).*?; extra == "(?P<extra>\w+)"')
+_OTHER_DISK = "skylane edge play SOURCE --out OTHER_FOLDER"
 
 
 def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     """Checks that the libraries of the extras that a configuration needs are installed."""
     try:
-        required = requires("skylane") or []
+        required = [found for each in requires("skylane") or () if (found := _REQUIREMENT.match(each))]
     except PackageNotFoundError:
-        yield Check.skipped("libraries", "Skylane is not installed as a package here")
+        yield Check("libraries", SKIPPED, "Skylane is not installed as a package here")
         return
-    missing: dict[str, list[str]] = {}
-    extras: dict[str, None] = {}
-    for found in filter(None, map(_REQUIREMENT.match, required)):
-        extras[found["extra"]] = None
+    missing: dict[str, list[str]] = {found["extra"]: [] for found in required}
+    for found in required:
         if found["name"] != "skylane" and package_version(found["name"]) is None:
-            missing.setdefault(found["extra"], []).append(found["name"])
-    needed = _needed_extras(config)
-    for extra in needed:
-        if extra in missing:
-            cause = f"{', '.join(missing[extra])} of the extra [{extra}] not installed"
-            yield Check.error(f"libraries [{extra}]", cause, install_command(extra))
-        else:
-            yield Check.ok(f"libraries [{extra}]", "installed")
-    others = [extra for extra in extras if extra not in missing and extra not in needed]
-    yield Check.ok("other libraries", f"installed: {', '.join(others) or 'none'}")
-
-
-def _needed_extras(config: EdgeConfig | CloudConfig) -> list[str]:
+            missing[found["extra"]].append(found["name"])
     if isinstance(config, CloudConfig):
         engine = ENGINES[config.engine].extra if config.engine and config.engine in ENGINES else "cloud"
-        return [engine, *(["gateway"] if config.addresses else [])]
-    over_rpc = TRANSPORTS[config.transport].needs_addresses
-    return ["edge", *(["transports"] if over_rpc else []), *(["litert"] if config.local_model else [])]
+        needed = {engine: True, "gateway": bool(config.addresses), "otel": bool(config.otel)}
+    else:
+        over_rpc = TRANSPORTS[config.transport].needs_addresses
+        needed = {"edge": True, "transports": over_rpc, "litert": bool(config.local_model), "otel": bool(config.otel)}
+    for extra in (extra for extra, is_needed in needed.items() if is_needed):
+        absent = ", ".join(missing[extra])
+        fault = (ERROR, f"{absent} of the extra [{extra}] not installed", install_command(extra))
+        yield Check(f"libraries [{extra}]", *(fault if absent else (OK, "installed")))
+    yield Check("other libraries", OK, f"installed: {', '.join(extra for extra in missing if not missing[extra])}")
 
 
 def processor(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     """Checks the cores, and the instructions that the engines are compiled for."""
-    cores = usable_cores()
-    shown = f"{cores} cores of {platform.machine()}"
-    try:
-        flags = set(re.findall(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0].split())
-    except (OSError, IndexError):
-        yield Check.ok("processor", shown)
-        return
-    absent = [name for name in ("avx", "avx2", "fma") if name not in flags]
+    flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    absent = [name for name in ("avx", "avx2", "fma") if flags and name not in flags[1].split()]
+    shown = f"{usable_cores()} cores" + (f", without {', '.join(absent)}" if absent else "")
     if isinstance(config, CloudConfig) and "avx" in absent:
-        remedy = "skylane cloud serve --engine onnxruntime"
-        yield Check.error("processor", f"{shown}, without AVX: TensorFlow ends with an illegal instruction", remedy)
-    elif isinstance(config, CloudConfig) and absent:
-        remedy = "skylane cloud serve --engine auto"
-        yield Check.warning("processor", f"{shown}, without {', '.join(absent)}: inference is slow", remedy)
+        cause = f"{shown}: TensorFlow ends with an illegal instruction"
+        yield Check("processor", ERROR, cause, "skylane cloud serve --engine onnxruntime")
     else:
-        yield Check.ok("processor", shown + (f", without {', '.join(absent)}" if absent else ", AVX2"))
+        yield Check("processor", OK, shown)
 
 
 def gpu(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     """Checks the NVIDIA GPUs and their driver."""
-    wanted = isinstance(config, CloudConfig) and config.device.startswith("gpu")
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.free", "--format=csv,noheader"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=3, check=True).stdout.strip()
+        yield Check("GPU", OK, "; ".join(listed.splitlines()))
     except (OSError, subprocess.SubprocessError) as error:
         problem = "no NVIDIA driver" if isinstance(error, FileNotFoundError) else "nvidia-smi fails"
-        if wanted:
-            yield Check.error("GPU", f"{problem}, but the device is a GPU", "skylane cloud serve --device cpu")
+        if isinstance(config, CloudConfig) and config.device.startswith("gpu"):
+            cause = f"{problem}, and the device is {config.device}"
+            yield Check("GPU", ERROR, cause, "skylane cloud serve --device cpu")
         else:
-            yield Check.ok("GPU", f"none ({problem}); none is required")
-        return
-    yield Check.ok("GPU", "; ".join(listed.splitlines()))
+            yield Check("GPU", OK, f"{problem}; none is required")
 
 
 def disk(folder: Path) -> Iterator[Check]:
-    """Checks that a folder, or the folder in which it will be created, takes files."""
+    """Checks that a folder, or the nearest one in which it can be created, takes files."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".skylane-doctor-") as trial:
@@ -112,108 +95,95 @@ def disk(folder: Path) -> Iterator[Check]:
             os.fsync(trial.fileno())
         free = shutil.disk_usage(place).free
     except OSError as error:
-        reason = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}.get(
-            error.errno or 0, error.strerror
-        )
-        yield Check.error("disk", f"{place} takes no file: {reason}", "skylane edge play SOURCE --out OTHER_FOLDER")
+        causes = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
+        cause = causes.get(error.errno or 0, error.strerror)
+        yield Check("disk", ERROR, f"{place} takes no file: {cause}", _OTHER_DISK)
         return
-    if free < _LITTLE_BYTES:
-        cause = f"{free / 1e6:.0f} MB are free in {place}: a long run may fill it"
-        yield Check.warning("disk", cause, "skylane edge play SOURCE --out OTHER_FOLDER")
-    else:
-        yield Check.ok("disk", f"{free / 1e9:.0f} GB are free in {place}")
+    shown = f"{free / 1e9:.1f} GB are free in {place}"
+    fault = (WARNING, f"{shown}: a long run may fill it", _OTHER_DISK)
+    yield Check("disk", *(fault if free < _LITTLE_BYTES else (OK, shown)))
 
 
-_TIME_ERROR = 5  # The value of adjtimex(2) for a clock that nothing synchronises.
+_TIME_ERROR = 5  # What adjtimex(2) returns for a clock that nothing synchronises.
 
 
 def clock_synchronisation() -> Iterator[Check]:
-    """Checks that the kernel's clock is synchronised; Skylane measures the offset of two clocks, but logs compare badly."""
+    """Checks that the kernel's clock is synchronised."""
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))  # All zero: changes nothing.
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))  # All zero: it changes nothing.
     except (AttributeError, OSError):
-        yield Check.skipped("clock", "this system does not say whether its clock is synchronised")
-        return
+        state = -1
     if state == _TIME_ERROR:
-        cause = "not synchronised: logs of two machines show different times (latencies are right all the same)"
-        yield Check.warning("clock", cause, "sudo timedatectl set-ntp true")
+        cause = "not synchronised: the logs of two machines show different times (latencies are right all the same)"
+        yield Check("clock", WARNING, cause, "sudo timedatectl set-ntp true")
     else:
-        yield Check.ok("clock", "synchronised") if state >= 0 else Check.skipped("clock", "the kernel does not say")
+        known = (OK, "synchronised") if state >= 0 else (SKIPPED, "this system does not say whether it is synchronised")
+        yield Check("clock", *known)
 
 
 def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
-    """Checks the manifests of models, the hashes of their files, and that an installed engine reads them."""
-    if isinstance(config, EdgeConfig):
-        names: Sequence[str] = (config.local_model,) if config.local_model else ()
-        repository = Repository(config.models or default_root())
+    """Checks the manifests of models, the hashes of their files, and that an engine reads them."""
+    if isinstance(config, CloudConfig):
+        repository, names = Repository(config.repository or default_root()), config.models
     else:
-        repository = Repository(config.repository or default_root())
-        try:
-            names = config.models or repository.names()
-        except SkylaneError as error:
-            yield Check.failed("models", error)
-            return
-        if not names:
-            yield Check.error("models", f"{repository} has no models", "skylane model build road-small")
+        repository, names = Repository(config.models or default_root()), (config.local_model or "",)
+    try:
+        found: Sequence[str] = names or repository.names()
+    except SkylaneError as error:
+        yield Check("models", ERROR, str(error), "skylane model build road-small")
+        return
+    if not found:
+        yield Check("models", ERROR, f"{repository} has no models", "skylane model build road-small")
     ends_s = time.monotonic() + _HASHING_S
-    for name in names:
+    for name in filter(None, found):
         if time.monotonic() > ends_s:
-            yield Check.skipped(f"model {name}", f"hashing takes too long here: run 'skylane model verify {name}'")
+            yield Check(f"model {name}", SKIPPED, f"hashing takes too long here: run 'skylane model verify {name}'")
             continue
         try:
             stored = repository.find(name)
+            stored.file()
+            engine = choose_engine(ENGINES, stored.manifest.format, None)
         except SkylaneError as error:
-            yield Check.error(f"model {name}", str(error), f"skylane model build {name}")
-            continue
-        yield _checked_model(stored)
-
-
-def _checked_model(stored: StoredModel) -> Check:
-    name = f"model {stored.name}"
-    try:
-        stored.file()
-        engine = ENGINES[choose_engine(ENGINES, stored.manifest.format, None)]
-    except SkylaneError as error:
-        cause = str(error).partition(": it was changed")[0].partition(": build it")[0]
-        return Check.error(name, cause, f"skylane model build {stored.name}")
-    return Check.ok(name, f"version {stored.version}, {stored.manifest.format} [{engine.extra}], its hash is right")
+            cause = re.split(": it was changed|: build it", str(error))[0]
+            yield Check(f"model {name}", ERROR, cause, f"skylane model build {name}")
+        else:
+            yield Check(f"model {name}", OK, f"version {stored.version} for {engine}; its hash is right")
 
 
 def ports(config: CloudConfig) -> Iterator[Check]:
     """Checks that a worker's servers can listen, with their certificate and tokens."""
-    if not config.addresses:
-        yield Check.skipped("ports", "no gateway is configured")
+    listeners = {name: _listener_at(address) for name, address in config.addresses.items()}
+    own = [each for each in listeners.values() if each is not None and {"cloud", "serve"} <= set(each.cmdline())]
+    if own or not config.addresses:
+        yield Check(
+            "ports", OK, f"a worker listens there (process {own[0].pid})" if own else "no gateway is configured"
+        )
         return
-    for name, address in config.addresses.items():
-        port = Endpoint.parse(address, listens=True).port
-        holder = _listener_of(port)
-        if holder is not None and {"cloud", "serve"} <= set(holder.cmdline()):
-            yield Check.ok(f"port {name}", f"a worker listens at {address} already (process {holder.pid})")
-            return
     try:
         check_gateway(config)
     except SkylaneError as error:
-        port = next(
-            (Endpoint.parse(each, listens=True).port for each in config.addresses.values() if each in str(error)), 0
-        )
-        taken = "is in use" in str(error)
-        holder = _listener_of(port) if taken else None
-        by = f", by {holder.name()} (process {holder.pid})" if holder else ""
-        failed = Check.failed("ports", error)
-        yield Check.error("ports", failed.finding + by, f"ss -ltnp sport = :{port}" if taken else failed.remedy)
+        cause, remedy = fault_of(error)
+        for name, holder in listeners.items():
+            if f"--{name}:" in cause and "is in use" in str(error):
+                by = f": {holder.name()} (process {holder.pid}) listens there" if holder else ": it is in use"
+                remedy = f"ss -ltnp sport = :{_port(config.addresses[name])}"
+                cause = cause.partition(": the port is in use")[0] + by
+        yield Check("ports", ERROR, cause, remedy)
         return
-    yield Check.ok("ports", f"{', '.join(config.addresses.values())} free")
+    yield Check("ports", OK, f"{', '.join(config.addresses.values())} free")
 
 
-def _listener_of(port: int) -> psutil.Process | None:
+def _port(address: str) -> int:
+    return Endpoint.parse(address, listens=True).port
+
+
+def _listener_at(address: str) -> psutil.Process | None:
     """Returns the process that listens at a port; None if there is none that this user may see."""
+    port = _port(address)
     try:
-        found = (
-            each.pid
-            for each in psutil.net_connections("tcp")
-            if each.status == "LISTEN" and each.laddr and each.laddr.port == port
-        )
-        pid = next(found, None)
+        connections = psutil.net_connections("tcp")
+        pids = (each.pid for each in connections if each.status == "LISTEN" and each.laddr and each.laddr.port == port)
+        pid = next(pids, None)
         return psutil.Process(pid) if pid else None
     except psutil.Error:
         return None
@@ -224,6 +194,6 @@ def interrupted_runs(parent: Path = RUNS) -> Iterator[Check]:
     killed = list(killed_runs(parent))
     if killed:
         cause = f"{len(killed)} killed runs in {parent} lack rows, such as {killed[0].name}"
-        yield Check.warning("runs", cause, f"skylane report {killed[0]} --repair")
+        yield Check("runs", WARNING, cause, f"skylane report {killed[0]} --repair")
     else:
-        yield Check.ok("runs", f"every run in {parent} is complete")
+        yield Check("runs", OK, f"no run in {parent} was killed")

@@ -463,8 +463,8 @@ def test_a_missing_extra(tmp_path: Path) -> None:
     ]
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert ended.returncode == 1, ended.stderr
     found = {check["name"]: check for check in json.loads(ended.stdout)}
-    assert ended.returncode == 1
     assert_fault(found, "libraries [edge]", "av, rosbags of the extra [edge] not installed", "skylane[edge]")
 
 
