@@ -50,7 +50,9 @@ def doctor(role: str, config: Path | None, *, frame: bool, as_json: bool, **flag
     configure_logging(level="critical")
     found, checks = _settings(role, config, flags)
     name = found.vehicle if isinstance(found, EdgeConfig) else found.worker or "worker"
-    checks += run_side_by_side(_groups(found, name, with_frame=frame), _FRAME_DEADLINE_S if frame else _DEADLINE_S)
+    node = connection.Node(found, name)
+    deadline_s = (_FRAME_DEADLINE_S if frame else _DEADLINE_S) + 2 * (node.timeout_s - connection.TIMEOUT_S)
+    checks += run_side_by_side(_groups(node, with_frame=frame), deadline_s)
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -73,8 +75,9 @@ def _settings(role: str, path: Path | None, flags: dict[str, Any]) -> tuple[Edge
         return override(kind(), given), [Check("configuration", ERROR, str(error), f"${{EDITOR:-vi}} {path}")]
 
 
-def _groups(config: EdgeConfig | CloudConfig, name: str, *, with_frame: bool) -> dict[str, Checks]:
+def _groups(node: connection.Node, *, with_frame: bool) -> dict[str, Checks]:
     """Returns the groups of checks, which are made side by side, in the order of the table."""
+    config = node.config
     own: dict[str, Checks]
     if isinstance(config, CloudConfig):
         own = {
@@ -90,7 +93,7 @@ def _groups(config: EdgeConfig | CloudConfig, name: str, *, with_frame: bool) ->
         "models": partial(machine.models, config),
         "clock": machine.clock_synchronisation,
         **own,
-        "broker": partial(connection.connection, connection.Node(config, name), with_frame=with_frame),
+        "broker": partial(connection.connection, node, with_frame=with_frame),
     }
 
 

@@ -39,7 +39,7 @@ from shared.network.tls import certificate_expiries, create_tls_context, describ
 from shared.task import task_named
 
 _NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
-_TIMEOUT_S = 2.0  # For a connection, and for a login.
+TIMEOUT_S = 1.5  # For a connection, and for a login, unless the configuration names another time.
 _REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply to an expired frame.
 _FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
 _FRAME_SIZE = (720, 1280)
@@ -55,6 +55,12 @@ class Node:
 
     config: EdgeConfig | CloudConfig
     name: str
+
+    @property
+    def timeout_s(self) -> float:
+        """The time for a connection, and for a login."""
+        config = self.config
+        return config.connect_timeout_s if "connect_timeout_s" in config.model_fields_set else TIMEOUT_S
 
     @property
     def renewal(self) -> str:
@@ -83,7 +89,7 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
     except SkylaneError as error:
         yield Check("broker", ERROR, *fault_of(error))
         return
-    reached = _reach(address)
+    reached = _reach(node, address)
     yield reached
     if reached.severity is ERROR:
         return
@@ -94,7 +100,7 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
             return
         yield from _own_certificate(node, certificates)
     try:
-        options = replace(config.connection, connect_timeout_s=_TIMEOUT_S)
+        options = replace(config.connection, connect_timeout_s=node.timeout_s)
         bus = options.open(f"skylane-{_NAME}-{uuid.uuid4().hex[:12]}", None, name=node.name)
     except SkylaneError as error:
         yield _refused_login(node, address, error)
@@ -109,9 +115,9 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
         yield from _Conversation(node, bus).checks(with_frame=with_frame)
 
 
-def _reach(address: Address) -> Check:
+def _reach(node: Node, address: Address) -> Check:
     try:
-        socket.create_connection((address.host, address.port), timeout=_TIMEOUT_S).close()
+        socket.create_connection((address.host, address.port), timeout=node.timeout_s).close()
     except (OSError, ValueError) as error:
         has_name = not isinstance(error, socket.gaierror)
         remedy = f"skylane broker --port {address.port}" if has_name else "export SKYLANE_BROKER=mqtt://HOST:PORT"
@@ -129,7 +135,7 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
     try:
         context = create_tls_context(address, certificates)
         with (
-            socket.create_connection((address.host, address.port), timeout=_TIMEOUT_S) as plain,
+            socket.create_connection((address.host, address.port), timeout=node.timeout_s) as plain,
             context.wrap_socket(plain, server_hostname=address.host) as secured,
         ):
             expires = str((secured.getpeercert() or {})["notAfter"])
@@ -361,7 +367,7 @@ def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterato
     one = config.model_copy(update={"worker_addresses": (address,), "window": 1})
     try:
         with closing(open_transport(one, frame_id.session)) as transport:
-            card = transport.wait_for_card(_TIMEOUT_S)
+            card = transport.wait_for_card(TIMEOUT_S)
             yield Check(f"worker {address}", OK, f"serves {card.name} {card.version}")
             if with_frame:
                 message, sent_ns = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns()
