@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from ops.fleet.fleet import FleetMonitor
+from ops.fleet.fleet import SILENT_AFTER_S, FleetMonitor
 from ops.fleet.tables import fleet_tables
 from shared import clock
 from shared.errors import SkylaneError
@@ -22,7 +22,7 @@ from shared.network.address import Address
 from shared.network.tls import certificate_expiries, server_certificate_expiry
 from shared.runtime.processes import on_termination_signals
 
-_LISTEN_S = 2.3  # Every node reports once in two seconds.
+_LISTEN_S = SILENT_AFTER_S + 0.2  # Every node reports once in two seconds; one that does not is shown as silent.
 _DAY_S = 86_400
 
 _name = click.option(
@@ -41,7 +41,8 @@ _name = click.option(
 def status(name: str, *, as_json: bool, **flags: Any) -> None:
     """Show the workers and vehicles at a broker, with their last minute, and which of them need a look.
 
-    The answer takes up to three seconds, as every node reports once in two. The exit code is 0 if the broker answers.
+    The answer takes up to three seconds, as every node reports once in two, and six if one that is online does not report.
+    The exit code is 0 if the broker answers.
     """
     connection = connection_from(flags)
     with _watched(connection, name) as fleet:

@@ -26,7 +26,7 @@ from shared.mqtt.bus import Bus, Delivery, NoBus
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
-SILENT_AFTER_S = 10.0  # Five reports late.
+SILENT_AFTER_S = 5.0  # Two reports missing.
 
 _MAX_SYS_BYTES = 256
 _MAX_MODELS = 64  # Of a worker.

@@ -75,6 +75,8 @@ def test_nodes_that_left_are_silent_or_lie_are_marked(url: str) -> None:
         for name in ("gpu-1", "gpu-2"):
             worker(bus, name)
         worker(bus, "two", session="s2")
+        mute = NodeStatus(NodeState.ONLINE, "s1")
+        bus.publish(WORKER_STATUS.of(worker="mute"), pack_status(mute), qos=1, retained=True)
         worker(bus, "full", answered=50, overloaded=50)
         bus.publish(
             WORKER_STATUS.of(worker="dead"), pack_status(NodeStatus(NodeState.OFFLINE, "s1")), qos=1, retained=True
@@ -89,6 +91,7 @@ def test_nodes_that_left_are_silent_or_lie_are_marked(url: str) -> None:
     found = problems(state, "workers")
     assert found == {
         "dead": ["offline"],
+        "mute": ["sends no metrics"],
         "full": ["refuses 50 % of the frames (overloaded)"],
         "two": ["two processes of this name report"],
     }

@@ -31,9 +31,10 @@ def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(tmp_pa
             settings = NullWorkerSettings(worker=name, height=HEIGHT, width=WIDTH, think_ms=think_ms)
             stack.enter_context(NullWorkerProcess(broker.url, settings))
         usual = ["--broker", broker.url, "--model", "instant", "--codec", "raw", "--loop", "--no-sinks"]
+        usual += ["--dispatch", "group"]  # By load, the slow worker would get hardly any frame.
         flags = {
             "car-1": ["--closed-loop", "--window", "1"],
-            "car-2": ["--rate", "200", "--window", "1"],
+            "car-2": ["--arrivals", "uniform", "--arrival-rate", "200", "--window", "1"],
         }
         for name, its in flags.items():
             stack.enter_context(VehicleProcess(images, tmp_path / name, [*usual, *its]))
