@@ -170,10 +170,10 @@ wheel: venv
 # Skylane with the setuptools of their lock.
 lock:
 	$(COMPILE) --extra demo --extra openvino --extra local --extra convert --extra gateway --extra transports \
-		--extra ray --extra bench --extra figures --extra view --extra otel --extra dev setup.cfg -o requirements-dev.lock
+		--extra ray --extra bench --extra figures --extra view --extra metrics --extra otel --extra dev setup.cfg -o requirements-dev.lock
 	$(COMPILE_PART) --extra demo --extra gateway --extra transports setup.cfg -o requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra edge --extra local --extra transports setup.cfg - \
-		-o edge/requirements.lock
+	echo 'setuptools>=77' | $(COMPILE_PART) --extra edge --extra local --extra transports --extra metrics \
+		setup.cfg - -o edge/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE_PART) --extra cloud --extra openvino --extra local --extra gateway \
 		setup.cfg - -o cloud/requirements.lock
 	echo 'setuptools>=77' | $(COMPILE_PART) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock

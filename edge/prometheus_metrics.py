@@ -4,6 +4,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -11,6 +12,7 @@ from prometheus_client.registry import Collector
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
 from edge.transports.transport import MQTT, Transport
+from shared.errors import install_command
 from shared.frame_reasons import reason_label
 from shared.histogram import Histogram
 from shared.logs import get_logger
@@ -30,6 +32,9 @@ class VehicleCollector(Collector):
         self._transport = transport
         self._uses_broker = config.transport == MQTT
         files = config.connection.certificates(config.vehicle) if self._uses_broker else None
+        if files is not None and find_spec("cryptography") is None:
+            _LOG.warning("expiry of certificates is not measured", reason=install_command("broker"))
+            files = None
         self._certificates = {} if files is None else {"authority": files.authority, "client": files.certificate}
         self._lock = threading.Lock()
         self._ended: Counter[tuple[str, str]] = Counter()
