@@ -152,7 +152,7 @@ def play(
             presentation.listeners.append(on_result)
         elif on_result is not None:
             sinks.append(_ListeningSink(on_result))
-        collector = stack.enter_context(_open_metrics(config, transport))
+        collector = stack.enter_context(open_collector(config, transport))
         settings = RunSettings(
             config, session, card, is_live(source_name), reuse, presentation, view, export, collector
         )
@@ -190,9 +190,14 @@ def play(
     return RunEnd(folder, faults, [*_late_lines(node.results_too_late), *sampler.report_lines()], remarks)
 
 
-def _open_metrics(
+def open_collector(
     config: EdgeConfig, transport: Transport
 ) -> AbstractContextManager["VehicleCollector"] | AbstractContextManager[None]:
+    """Returns what counts the frames of a run for Prometheus; its context is None without an address.
+
+    Raises:
+        MissingExtraError: prometheus-client is not installed.
+    """
     if config.metrics is None:
         return nullcontext()
     try:
