@@ -146,8 +146,11 @@ def test_an_open_address_is_said(collector: VehicleCollector) -> None:
         "127.0.0.1:-1",
         "http://127.0.0.1:9464",
         "::1",
-    ]
-    + ["[::1]", "a b:1", "127.0.0.1:9464/metrics", "\x1b[31m:1"],
+        "[::1]",
+        "a b:1",
+        "127.0.0.1:9464/metrics",
+        "\x1b[31m:1",
+    ],
 )
 def test_an_address_that_cannot_be_read_is_refused_before_the_run(address: str) -> None:
     """The message has what to write instead."""
