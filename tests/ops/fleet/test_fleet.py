@@ -1,7 +1,8 @@
 """`skylane status` and `skylane top` at a real broker, with made nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -11,8 +12,11 @@ from ops.fleet.fleet import MAX_NODES, FleetMonitor
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_metrics import (
     MAX_METRICS_BYTES,
+    Quantiles,
     VehicleMetrics,
+    WorkerMetrics,
     pack_vehicle_metrics,
+    pack_worker_metrics,
     unpack_vehicle_metrics,
     unpack_worker_metrics,
 )
@@ -23,6 +27,8 @@ from tests.conftest import need_mosquitto
 from tests.ops.fleet.made_fleet import problems, reporting, run_status, state_of, vehicle, worker
 
 pytestmark = pytest.mark.mosquitto
+VEHICLE = VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", Quantiles(1.0, 2.0), 0, 0.5)
+WORKER = WorkerMetrics("s1", 60.0, {"answered": 300}, Quantiles(1.0, 2.0), None, None, None, None, None)
 
 
 @pytest.fixture
@@ -147,6 +153,61 @@ def test_metrics_with_other_keys_or_names_are_refused(change: dict[bytes, bytes]
         payload = payload.replace(old, new)
     with pytest.raises(MessageError):
         unpack_vehicle_metrics(payload)
+
+
+def changed(payload: bytes, fields: Mapping[str, object]) -> bytes:
+    """Returns a message with other fields."""
+    return msgspec.msgpack.encode(msgspec.msgpack.decode(payload) | fields)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"seconds": -1.0},
+        {"seconds": 1e9},
+        {"seconds": float("nan")},
+        {"seconds": True},
+        {"frames": {"answered": -1}},
+        {"frames": {"answered": 1 << 40}},
+        {"frames": {"answered": 0.5}},
+        {"frames": {f"o{chr(97 + number)}": 1 for number in range(17)}},
+        {"frames": {"x" * 33: 1}},
+        {"frames": {"[bold]": 1}},
+        {"frames": [1]},
+        {"session": "s" * 65},
+        {"session": "../x"},
+        {"session": "\u202egpu"},
+    ],
+)
+def test_lies_of_both_kinds_are_refused(lie: dict[str, object]) -> None:
+    """Negative, absurd, of other types, or too long. The name of the sender is that of the topic, which the broker checks."""
+    for honest, read in (
+        (pack_vehicle_metrics(VEHICLE), unpack_vehicle_metrics),
+        (pack_worker_metrics(WORKER), unpack_worker_metrics),
+    ):
+        assert read(changed(honest, {}))
+        with pytest.raises(MessageError):
+            read(changed(honest, lie))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"clock_error_ms": -0.1},
+        {"clock_error_ms": float("inf")},
+        {"in_flight": -1},
+        {"in_flight": "many"},
+        {"reason": "r" * 65},
+        {"model": "\x1b]0;x\x07"},
+        {"total": {"p50_ms": -1.0, "p95_ms": 2.0}},
+        {"total": {"p50_ms": 1.0}},
+        {"total": [1.0, 2.0, 3.0]},
+    ],
+)
+def test_lies_of_a_vehicle_are_refused(lie: dict[str, object]) -> None:
+    """A time of less than nothing would make the fleet look fast."""
+    with pytest.raises(MessageError):
+        unpack_vehicle_metrics(changed(pack_vehicle_metrics(VEHICLE), lie))
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", bytes(MAX_METRICS_BYTES + 1), b"[]"])
