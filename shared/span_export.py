@@ -102,6 +102,9 @@ class SpanExport:
         """Sends what waits, as far as the receiver takes it in two seconds."""
         self._closed.set()
         self._thread.join(_TIMEOUT_S)
+        if self._thread.is_alive():  # The receiver hangs: the thread is left behind.
+            self.lost += len(self._made)
+            self.skipped += len(self._waiting)
 
     def _run(self) -> None:
         lower_priority()
@@ -118,16 +121,15 @@ class SpanExport:
         self._send()
 
     def _send(self) -> None:
-        spans = self._made.copy()
+        if not self._made:
+            return
+        if self._exporter.export(self._made) is SpanExportResult.SUCCESS:
+            self.sent += len(self._made)
+        else:
+            if not self.lost:
+                _LOG.warning("spans not accepted; later failures are only counted", receiver=self._url)
+            self.lost += len(self._made)
         self._made.clear()
-        if not spans:
-            return
-        if self._exporter.export(spans) is SpanExportResult.SUCCESS:
-            self.sent += len(spans)
-            return
-        if not self.lost:
-            _LOG.warning("spans not accepted; later failures are only counted", receiver=self._url)
-        self.lost += len(spans)
 
 
 @contextmanager

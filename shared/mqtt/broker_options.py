@@ -135,6 +135,12 @@ class NodeSection(Section):
                 raise ValueError(f"`{key}`: {self.broker} has no TLS: set `broker` to mqtts://, or leave the file out")
         return self
 
+    @model_validator(mode="after")
+    def _share_has_a_receiver(self) -> Self:
+        if self.otel is None and self.otel_share != 1:
+            raise ValueError("`otel_share`: no traces are exported: set `otel`, or leave it out")
+        return self
+
     @property
     def connection(self) -> BrokerOptions:
         """The settings of the connection to the broker."""

@@ -1,5 +1,6 @@
 """Spans of both nodes by OTLP, read by a receiver with OpenTelemetry's own messages: what they say, and what they cost."""
 
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 
 from ops.broker.broker import Broker
 from ops.processes.worker_process import Worker
+from shared.messages import topics
+from shared.mqtt.broker_options import BrokerOptions
+from shared.mqtt.bus import Properties
 from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from shared.trace_context import TraceContext
@@ -26,6 +30,11 @@ pytestmark = pytest.mark.mosquitto
 
 def play(folder: Path, broker: Broker, *flags: str) -> list[dict[str, str]]:
     """Plays frames to the worker and returns the rows of the log."""
+    return play_and_log(folder, broker, *flags)[0]
+
+
+def play_and_log(folder: Path, broker: Broker, *flags: str) -> tuple[list[dict[str, str]], list[str]]:
+    """Plays frames to the worker and returns the rows of the log, and the vehicle's log lines."""
     source = pictures(folder, FRAMES)
     run = folder / "run"
     options = ("--broker", broker.url, "--model", "road-small", "--out", run, "--closed-loop", "--window", "8")
@@ -33,7 +42,7 @@ def play(folder: Path, broker: Broker, *flags: str) -> list[dict[str, str]]:
         code, printed = vehicle.wait()
     assert code == 0, (printed, vehicle.log_lines)
     assert (run / CSV_NAME).is_file()
-    return list(read_rows(run))
+    return list(read_rows(run)), vehicle.log_lines
 
 
 def attributes(span: Any) -> dict[str, str]:
@@ -110,8 +119,40 @@ def test_a_receiver_that_is_down(tmp_path: Path, served: Broker) -> None:
     """A warning says so, once."""
     with OtlpReceiver() as receiver:
         url = receiver.url
-    rows = play(tmp_path, served, "--otel", url)
+    rows, lines = play_and_log(tmp_path, served, "--otel", url)
     assert [row["outcome"] for row in rows] == ["answered"] * FRAMES
+    assert sum("spans not accepted" in line for line in lines) == 1
+    assert any("sent=0 lost=" in line for line in lines)
+
+
+def test_a_client_of_its_own_trace(mosquitto_broker: Broker) -> None:
+    """The user property `traceparent` of a message decides, also if the frame is refused."""
+    trace, span = bytes.fromhex("a" * 32), bytes.fromhex("b" * 16)
+    with OtlpReceiver() as receiver:
+        flags = ("--otel", receiver.url)
+        with (
+            Worker(mosquitto_broker.url, models=MODELS, model="road-small", flags=flags),
+            BrokerOptions(mosquitto_broker.url).open("other", None) as bus,
+        ):
+            replied = threading.Event()
+            bus.subscribe(topics.MASKS.of(vehicle="other", camera="cam"), 1, lambda _: replied.set())
+            context = Properties(correlation=b"other/cam/s/0", traceparent=f"00-{trace.hex()}-{span.hex()}-01")
+            frames = topics.FRAMES.of(model="road-small", vehicle="other", camera="cam")
+            bus.publish(frames, b"no frame", qos=1, properties=context)
+            assert replied.wait(120)
+        (serve,) = receiver.named(WORKER, "serve")
+    assert (serve.trace_id, serve.parent_span_id) == (trace, span)
+    assert attributes(serve)["skylane.status"] == "rejected"
+    assert serve.status.message.startswith("rejected: ")
+
+
+@pytest.mark.parametrize("options", [("--otel-share", "0.5"), ("--otel-share", "2", "--otel", "http://h:1")])
+def test_a_wrong_share_is_refused(options: tuple[str, ...]) -> None:
+    """A share without a receiver would trace nothing, silently."""
+    with Command("edge", "play", "none", *options) as vehicle:
+        code, _ = vehicle.wait()
+    assert code == 2
+    assert any("--otel-share" in line for line in vehicle.log_lines)
 
 
 @pytest.mark.parametrize(

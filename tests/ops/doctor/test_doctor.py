@@ -15,17 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from cloud.node import CloudNode
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import VEHICLE_STATUS
 from shared.mqtt.broker_options import BrokerOptions
+from shared.mqtt.bus import Bus
+from tests.pipeline.rig import serving
 from tests.support.bad_certificates import copy_pair, use_expired
 from tests.support.faults.rig import freeze, kill, resume
 from tests.support.faults.small_disk import small_disk
 from tests.support.run_damage import change_manifest
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.tiny_model import model
 
 ROOT = Path(__file__).parents[3]
 Found = dict[str, dict[str, str]]  # The checks by name.
@@ -318,6 +322,23 @@ def test_a_worker_that_may_not_announce_itself(tmp_path: Path) -> None:
     assert_fault(found, "right to announce itself", "access list forbids", "skylane broker --secured")
 
 
+def test_the_shipped_access_list_forbids_nothing(tmp_path: Path) -> None:
+    """A false alarm on the secured broker that the project ships would teach people to ignore doctor."""
+    authority = CertificateAuthority(tmp_path)
+    authority.broker(["127.0.0.1"], 100)
+    authority.node(Role.VEHICLE, "car-1", 100)
+    authority.node(Role.WORKER, "instant", 100)
+    with Broker.start(secured=tmp_path) as broker, worker(broker, certs=tmp_path):
+        options = ("--broker", broker.url, "--certs", tmp_path)
+        _, vehicle = doctor(*options, "--frame", "--vehicle", "car-1", "--model", "instant")
+        _, own = doctor("worker", *options, "--worker", "instant", "--models", ROOT / "models")
+    for found in (vehicle, own):
+        faults = {name for name, check in found.items() if check["severity"] not in ("ok", "not checked")}
+        assert faults <= {"clock", "disk"}, found
+    assert "answered by instant" in vehicle["test frame"]["finding"]
+    assert own["right to announce itself"]["severity"] == "ok"
+
+
 def test_no_worker(mosquitto_broker: Broker) -> None:
     """Fault scenario 4, and every first day."""
     code, found = doctor("--broker", mosquitto_broker.url)
@@ -352,6 +373,21 @@ def test_a_frozen_worker(mosquitto_broker: Broker) -> None:
             resume(running.pid)
     assert code == 1
     assert_fault(found, "silent workers", "instant", "skylane cloud serve --worker instant")
+
+
+def test_a_worker_whose_model_fails(mosquitto_broker: Broker) -> None:
+    """Fault scenario 18: only a test frame shows it, as the worker announces the model all the same."""
+
+    def fail() -> None:
+        raise RuntimeError("broken weights")
+
+    def bus(_: CloudNode) -> Bus:
+        return BrokerOptions(mosquitto_broker.url).open("worker", None)
+
+    with serving(bus, model(fail)):
+        code, found = doctor("--frame", "--broker", mosquitto_broker.url, "--model", "tiny")
+    assert code == 1
+    assert_fault(found, "test frame", "internal error in inference", "skylane cloud serve --model tiny")
 
 
 def test_a_worker_with_a_wrong_clock(mosquitto_broker: Broker) -> None:
