@@ -6,7 +6,7 @@ Needs prometheus-client; see the guide on metrics.
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import TCPServer
 from typing import Any
@@ -25,7 +25,7 @@ from shared.threads import lower_priority
 
 BROKER_CONNECTED = "skylane_broker_connected"  # Of workers and vehicles.
 
-_TIMEOUT_S = 5.0  # Longest wait for a client, which is served alone.
+_TIMEOUT_S = 5.0  # For a client, which is served alone.
 _POLL_S = 0.1
 
 
@@ -117,8 +117,6 @@ def serve_metrics(address: str, collector: Collector) -> Iterator[str]:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _TIMEOUT_S
-
     def log_message(self, *_: object) -> None:
         """Logs nothing: there is a request every few seconds."""
 
@@ -135,8 +133,23 @@ class _Server(WSGIServer):
         self.server_port = self.server_address[1]
         self.setup_environ()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Serves a client for a limited time, also one that sends a byte now and then."""
+        limit = threading.Timer(_TIMEOUT_S, _end, (request,))
+        limit.daemon = True
+        limit.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            limit.cancel()
+
     def handle_error(self, *_: object) -> None:
         """Ignores a client that is slow, or has gone."""
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # It has ended.
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _expiry(file: Path, *, is_revocation_list: bool = False) -> float | None:

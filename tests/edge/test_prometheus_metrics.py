@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -168,7 +168,7 @@ def test_an_address_in_use_or_of_another_machine_is_refused(collector: VehicleCo
 
 
 def test_slow_and_mad_clients_stop_neither_the_run_nor_the_next_scrape(collector: VehicleCollector) -> None:
-    """They wait in line and are closed after a while; none of them gets a thread."""
+    """They wait in line and are closed after a while."""
     with serve_metrics(":0", collector) as address, ExitStack() as stack:
         port = int(address.rpartition(":")[2].partition("/")[0])
         threads = threading.active_count()
@@ -178,7 +178,7 @@ def test_slow_and_mad_clients_stop_neither_the_run_nor_the_next_scrape(collector
         for method in ("POST", "DELETE"):
             assert httpx.request(method, address, timeout=WAIT_S).status_code == 405
         assert httpx.get(address, timeout=WAIT_S).is_success
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads + 1  # The limit of the client that is served.
 
 
 def test_the_port_is_free_again_after_the_run(collector: VehicleCollector) -> None:
@@ -213,3 +213,24 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path) -> None:
     )
     assert "--metrics needs prometheus_client, which is not installed" in ended.stderr
     assert "skylane[metrics]" in ended.stderr
+
+
+def test_a_client_that_sends_a_byte_now_and_then_keeps_nobody_waiting(collector: VehicleCollector) -> None:
+    """Neither the next scrape nor the end of the run."""
+    ended = threading.Event()
+    with serve_metrics(":0", collector) as address:
+        port = int(address.rpartition(":")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+
+            def drip() -> None:
+                with suppress(OSError):
+                    while not ended.wait(0.2):
+                        slow.sendall(b"G")
+
+            dripping = threading.Thread(target=drip)
+            dripping.start()
+            try:
+                assert "skylane_build_info" in httpx.get(address.partition(",")[0], timeout=WAIT_S).text
+            finally:
+                ended.set()
+                dripping.join()
