@@ -93,7 +93,7 @@ class EdgeNode:
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
         loads = transport.workers.loads
-        self._observers = [each for each in (settings.view, settings.collector) if each is not None]
+        observers = [each for each in (settings.view, settings.collector) if each is not None]
         self._metrics = RunMetrics(config, settings.session, transport.report)
         exports = [] if settings.export is None else [settings.export]
         self._ledger = Ledger(
@@ -104,7 +104,7 @@ class EdgeNode:
             stats=stats,
             loads=loads,
             on_closed=window.release,
-            on_row=[self._metrics.ended, *exports, *(each.ended for each in self._observers)],
+            on_row=[self._metrics.ended, *exports, *(each.ended for each in observers)],
         )
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
@@ -145,7 +145,7 @@ class EdgeNode:
             on_result = self._write if self._presentation is None else self._present_and_write
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
             keep.append(reusing.keep)
-        for observer in self._observers:
+        for observer in observers:
             observer.counts = self.counts
         self._health = HealthFile(config.health_file)
         self._receiver = Receiver(transport, self._ledger, self._write, self._finished, card, keep)

@@ -31,6 +31,6 @@ LABELS = ("", *sorted({*_WORDS, *(label for _, label in _PARTS)}), OTHER)  # All
 def reason_label(reason: str) -> str:
     """Returns the word for a reason; empty for none, `other` for one that is not known."""
     word = reason.partition(":")[0]
-    if not word or word in _WORDS:
+    if not reason or word in _WORDS:
         return word
     return next((label for part, label in _PARTS if part in reason), OTHER)

@@ -262,3 +262,13 @@ def test_a_closed_terminal_still_ends_the_broker() -> None:
             process.kill()
         process.wait()
         process.stdout.close()
+
+
+@pytest.mark.parametrize("address", ["9465", "127.0.0.1:99999", "192.0.2.1:0"])
+def test_metrics_at_an_impossible_address_end_the_command_in_one_line(address: str) -> None:
+    """And no broker is left behind."""
+    command = [sys.executable, "-m", "skylane", "broker", "--port", str(free_port()), "--metrics", address]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "give an address of this machine" in line or "write HOST:PORT" in line

@@ -87,3 +87,18 @@ def test_the_expected_wait_counts_the_frames_ahead() -> None:
             replies.get(timeout=WAIT_S)
         while scrape(worker)["skylane_frames_in_flight"]:
             pass  # The last frame is counted until its reply has been sent.
+
+
+def test_a_worker_that_has_lost_the_broker_says_so(worker: GatewayWorker) -> None:
+    """Its gateway still answers, so nothing else shows that vehicles do not reach it."""
+    assert scrape(worker)["skylane_broker_connected"] == 1
+    worker.bus.is_connected = False
+    assert scrape(worker)["skylane_broker_connected"] == 0
+
+
+def test_a_worker_without_a_broker_has_no_such_gauge() -> None:
+    """An alert on it would never end."""
+    with open_gateway(model(), http="127.0.0.1:0", no_broker=True) as worker:
+        found = scrape(worker)
+    assert "skylane_broker_connected" not in found
+    assert found["skylane_build_info node=worker version=0.2.0"] == 1
