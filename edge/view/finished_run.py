@@ -1,6 +1,5 @@
 """A finished run in Rerun: from its files for Rerun if it has them, otherwise from its log, its masks and its source."""
 
-import colorsys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -28,8 +27,6 @@ from shared.runlog.latency_log import read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 
-_GOLDEN = 0.618  # Turns of hue between two classes whose colours the run has not noted.
-
 
 def files_for_rerun(folder: Path) -> list[Path]:
     """Returns what `--sink rerun` wrote in a run."""
@@ -47,7 +44,8 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
     try:
         model, configuration = manifest["model"], manifest["configuration"]
         names = tuple(model["labels"])
-        colours = tuple(tuple(colour) for colour in model.get("colours") or map(_colour, range(len(names))))
+        made_up = [(37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))]
+        colours = tuple(tuple(colour) for colour in model.get("colours", made_up))  # Earlier versions note none.
         card = ModelCard(
             name=model["name"],
             version=model["version"],
@@ -139,7 +137,3 @@ def _mask(folder: Path, camera: str, index: int) -> Any:
 
 def _as_it_is(mask: Any) -> Geometry:
     return plan(Resize.STRETCH, *mask.shape, *mask.shape)
-
-
-def _colour(class_id: int) -> tuple[int, ...]:
-    return tuple(round(255 * level) for level in colorsys.hsv_to_rgb(class_id * _GOLDEN % 1, 0.7, 0.9))

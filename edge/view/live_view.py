@@ -76,6 +76,7 @@ class LiveView:
             self._open()
         except BaseException:
             self._kill()
+            self._close()
             raise
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
         self._thread.start()
@@ -91,6 +92,7 @@ class LiveView:
                 self._process.wait(_END_S)
         self._kill()
         self._thread.join()
+        self._close()
 
     def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
         """Shows a frame with its result."""
@@ -169,6 +171,8 @@ class LiveView:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 if pipe is not None:
