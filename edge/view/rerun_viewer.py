@@ -61,6 +61,7 @@ class RerunViewer:
         source = f"rerun+http://{host}:{data_port}/proxy"
         self.note = f"history: the last {settings.history_mb} MB"
         self.address = f"http://{host}:{self._page.server_port}/?url={quote(source, safe='')}"
+        self._recording: rr.RecordingStream | None = None
         for port in (data_port, inner_port):
             self._wait_until_open(host, port)
         self._recording = rr.RecordingStream(APPLICATION, batcher_config=rr.ChunkBatcherConfig.LOW_LATENCY())
@@ -72,11 +73,17 @@ class RerunViewer:
         """See Viewer."""
         if self._server.poll() is not None:
             raise ViewError(f"Rerun's server has ended with code {self._server.returncode}")
+        if self._recording is not None:
+            try:
+                self._recording.flush()  # A slow page would fill the memory of this process.
+            except RuntimeError as error:
+                raise ViewError(f"Rerun's server does not answer: {error}") from error
 
     def close(self) -> None:
         """See Viewer."""
-        with suppress(RuntimeError):  # The server has ended, or hangs.
-            self._recording.flush(timeout_sec=_FLUSH_S)
+        if self._recording is not None:
+            with suppress(RuntimeError):  # The server has ended, or hangs.
+                self._recording.flush(timeout_sec=_FLUSH_S)
         self._page.server_close()
         terminate(self._server, _FLUSH_S)
         self._home.cleanup()
