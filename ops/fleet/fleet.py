@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 from shared import clock
@@ -33,7 +33,7 @@ _MAX_MODELS = 64  # Of a worker.
 _MAX_ENGINE = 200  # Characters.
 _POLL_S = 0.1
 _RETAINED_NS = 500_000_000
-_SLOW = 1.5  # Times the median of the others with the same models.
+_SLOW = 1.5  # Times the usual inference of the workers with the same model.
 _UNANSWERED = 0.05  # Share of the frames of a minute, from which a node needs a look.
 _FEWEST_FRAMES = 10  # For a share.
 WITH_RESULT = {"answered", "reused", "answered_locally"}
@@ -150,7 +150,8 @@ class FleetMonitor:
             workers, vehicles = list(self._workers.values()), list(self._vehicles.values())
             broker, left_out = dict(self._broker), len(self._left_out)
         present = [node for node in vehicles if node.is_online or node.metrics is not None or node.invalid]
-        worker_rows = [self._worker(node, workers, now_ns) for node in workers]
+        usual_ms = _usual_ms(workers)
+        worker_rows = [self._worker(node, usual_ms, now_ns) for node in workers]
         vehicle_rows = [self._vehicle(node, now_ns) for node in present]
         for rows in (worker_rows, vehicle_rows):
             rows.sort(key=lambda row: (not row["problems"], row["name"]))
@@ -194,14 +195,14 @@ class FleetMonitor:
         with self._lock:
             self._broker[name] = printable(text)
 
-    def _worker(self, node: FleetNode, workers: list[FleetNode], now_ns: int) -> dict[str, Any]:
+    def _worker(self, node: FleetNode, usual_ms: Mapping[str, float], now_ns: int) -> dict[str, Any]:
         metrics = node.metrics if isinstance(node.metrics, WorkerMetrics) else None
         models = node.status.models if node.status else {}
         load = next(iter(node.load.models.values()), None) if node.load else None
         return {
             "name": node.name,
             "state": node.state,
-            "problems": [*self._common(node, now_ns), *_slow(node, workers), *_unanswered(metrics, "refuses")],
+            "problems": [*self._common(node, now_ns), *_slow(node, usual_ms), *_unanswered(metrics, "refuses")],
             "models": [f"{model} {version}" for model, version in models.items()],
             "engine": node.status.engine if node.status else "",
             "frames_per_s": _rate(metrics),
@@ -255,21 +256,24 @@ def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
     return name is not None and bool(nodes.pop(name))
 
 
-def _slow(node: FleetNode, workers: list[FleetNode]) -> Iterator[str]:
-    """Yields that a worker needs longer for a frame than the others with its models."""
+def _usual_ms(workers: list[FleetNode]) -> dict[str, float]:
+    """Returns the lower median of the inference times of the workers with each model."""
+    times: dict[str, list[float]] = {}
+    for node in workers:
+        if node.status and (own_ms := _inference_ms(node)) is not None:
+            for model in node.status.models:
+                times.setdefault(model, []).append(own_ms)
+    return {model: median_low(values) for model, values in times.items()}
+
+
+def _slow(node: FleetNode, usual_ms: Mapping[str, float]) -> Iterator[str]:
+    """Yields that a worker needs longer for a frame than others with its models."""
     own_ms = _inference_ms(node)
-    models = set(node.status.models) if node.status else set()
-    others = [
-        value
-        for other in workers
-        if other is not node and other.status and models & set(other.status.models)
-        if (value := _inference_ms(other)) is not None
-    ]
-    if own_ms is None or not others:
+    if own_ms is None or not node.status or not node.status.models:
         return
-    usual_ms = median(others)
-    if own_ms > _SLOW * usual_ms:
-        yield f"slow: inference {own_ms:.0f} ms, the others {usual_ms:.0f} ms"
+    others_ms = max(usual_ms[model] for model in node.status.models)
+    if own_ms > _SLOW * others_ms:
+        yield f"slow: inference {own_ms:.0f} ms, the others {others_ms:.0f} ms"
 
 
 def _inference_ms(node: FleetNode) -> float | None:

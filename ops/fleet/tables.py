@@ -12,6 +12,7 @@ from shared.terminal_table import Table
 
 _MOST_ROWS = 60  # Of each table.
 _MOST_PROBLEMS = 20
+_MOST_MODELS = 3  # Of a worker.
 _GOOD, _BAD = "green", "bold red"
 
 _BROKER = {"version": "{}", "uptime": "up {}", "clients": "{} clients", "dropped_messages": "{} messages dropped"}
@@ -64,9 +65,15 @@ def _workers(rows: Sequence[Row]) -> Table:
             _number(row["cpu_percent"], ".0f"),
             _number(row["memory_bytes"], ".0f", 1e6),
             _number(row["gpu_percent"], ".0f"),
-            Text(", ".join(row["models"]) + (f" ({row['engine']})" if row["engine"] else "")),
+            Text(_models(row["models"]) + (f" ({row['engine']})" if row["engine"] else "")),
         )
     return table
+
+
+def _models(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_MODELS]) + (
+        f", {len(names) - _MOST_MODELS} more" if len(names) > _MOST_MODELS else ""
+    )
 
 
 def _vehicles(state: FleetState) -> Table:

@@ -1,14 +1,18 @@
 """`skylane status` and `skylane top` at a real broker, with made nodes."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from io import StringIO
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from ops.broker.broker import Broker
 from ops.fleet.cli import top
 from ops.fleet.fleet import MAX_NODES, FleetMonitor
+from ops.fleet.tables import fleet_tables
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_metrics import (
     MAX_METRICS_BYTES,
@@ -24,7 +28,7 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicNameError
 from shared.mqtt.bus import Bus, Delivery, NoBus
 from tests.conftest import need_mosquitto
-from tests.ops.fleet.made_fleet import problems, reporting, run_status, state_of, vehicle, worker
+from tests.ops.fleet.made_fleet import CARD, problems, reporting, run_status, state_of, vehicle, worker
 
 pytestmark = pytest.mark.mosquitto
 VEHICLE = VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", Quantiles(1.0, 2.0), 0, 0.5)
@@ -272,6 +276,29 @@ def test_vehicles_that_left_long_ago_displace_none() -> None:
         announce(Delivery(VEHICLE_STATUS.of(vehicle=f"old-{number}"), offline, 1))  # type: ignore[operator]
     announce(Delivery(VEHICLE_STATUS.of(vehicle="car-1"), online, 1))  # type: ignore[operator]
     assert [row["name"] for row in fleet.state().vehicles] == ["car-1"]
+
+
+def test_a_thousand_made_up_workers_with_many_models_fill_no_table() -> None:
+    """A row shows a few of its models."""
+    fleet = FleetMonitor()
+    handlers = {}
+
+    class Recorder(NoBus):
+        def subscribe(self, topic_filter: str, qos: int, handler: object) -> None:  # noqa: ARG002
+            handlers[topic_filter] = handler
+
+    fleet.open(Recorder())
+    cards = tuple(replace(CARD, name=f"model-{number}") for number in range(64))
+    online = pack_status(NodeStatus(NodeState.ONLINE, "s1", 64, cards))
+    for number in range(MAX_NODES):
+        handlers[WORKER_STATUS.filter()](Delivery(WORKER_STATUS.of(worker=f"made-{number}"), online, 1))  # type: ignore[operator]
+    console = Console(file=StringIO(), width=120)
+    console.print(fleet_tables(fleet.state(), {}))
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "61 more" in shown
+    assert f"{MAX_NODES - 60} more, see --json" in shown
+    assert len(shown.splitlines()) < 400
 
 
 def test_a_lost_connection_is_said() -> None:
