@@ -16,6 +16,7 @@ from edge.config import Arrivals, EdgeConfig
 from edge.presenting.presenter import PRESENTERS
 from edge.sinks.sink import SINKS, VideoCodec
 from edge.transports.transport import TRANSPORTS
+from edge.view.viewer import VIEWERS
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section
 from shared.flags import override
@@ -44,6 +45,7 @@ TABLES: dict[str, Collection[str]] = {
     "codec": IMAGE_CODECS,
     "gate": METHODS,
     "present": PRESENTERS,
+    "view": VIEWERS,
     "mask_codec": MASK_CODECS,
     "resize": [*Resize],
     "arrivals": [*Arrivals],
