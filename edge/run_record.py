@@ -38,7 +38,7 @@ def started(
             "width": card.width,
             "resize": card.resize,
             "labels": list(card.labels.names),
-            "colours": [list(colour) for colour in card.labels.colours],
+            "colours": [f"#{bytes(colour).hex()}" for colour in card.labels.colours],
         },
         "configuration": config.model_dump(mode="json", exclude=_SECRETS),
         "reuse": None if reuse is None else reuse.record(),

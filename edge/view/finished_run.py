@@ -44,8 +44,12 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
     try:
         model, configuration = manifest["model"], manifest["configuration"]
         names = tuple(model["labels"])
-        made_up = [(37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))]
-        colours = tuple(tuple(colour) for colour in model.get("colours", made_up))  # Earlier versions note none.
+        made_up = tuple(
+            (37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))
+        )
+        colours = (
+            tuple(map(_colour, model["colours"])) if "colours" in model else made_up
+        )  # Earlier versions note none.
         card = ModelCard(
             name=model["name"],
             version=model["version"],
@@ -61,6 +65,12 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
         return card, EdgeConfig(resize=card.resize, demosaic=configuration["demosaic"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SkylaneError(f"{folder / MANIFEST_NAME} is not a run's manifest: {error}") from error
+
+
+def _colour(text: str) -> tuple[int, int, int]:
+    """Parses a colour such as "#80ff00"; raises a ValueError if it is none."""
+    red, green, blue = bytes.fromhex(text.removeprefix("#"))
+    return red, green, blue
 
 
 def draw_run(folder: Path, source: str | None, scene: Scene) -> None:

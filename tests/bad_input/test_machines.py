@@ -19,7 +19,7 @@ def test_full_disk_loses_only_counted_rows(
     """Inference continues; the error states how many rows are missing."""
     out = tmp_path / "run"
     source = image_folder(60)
-    with working(connect(mosquitto_url)) as node, disk_of(12_000):
+    with working(connect(mosquitto_url)) as node, disk_of(20_000):
         line = fails("edge", "play", source, *flags_of(mosquitto_url, out), "--no-sinks")
         assert node.counts == {"answered": 60}
     rows = list(read_rows(out))

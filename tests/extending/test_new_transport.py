@@ -24,6 +24,7 @@ from shared.imaging.image_codecs import ImageLimits
 from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame
 from shared.messages.model_card import ModelCard
+from shared.messages.node_metrics import VehicleMetrics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, Stamp
@@ -49,6 +50,9 @@ class LocalTransport:
         return clock.now_ns()
 
     def ping(self) -> None:
+        """See Transport."""
+
+    def report(self, metrics: VehicleMetrics) -> None:
         """See Transport."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
