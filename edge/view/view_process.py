@@ -30,7 +30,8 @@ _REDUCTIONS = (
 _UPDATE_S = (
     0.2  # With a limit, the bytes of an update are allowed to take so long, unless its pictures are the smallest.
 )
-_CORE_SHARE = 0.05  # Of the time of a core, which this process may take.
+_CORE_SHARE = 0.04  # Of the time of a core, which this process may take on average,
+_BURST_S = 0.3  # over so long: a frame that comes early does not wait.
 _GROWTH = 2.5  # The next larger pictures have at most so many times the bytes.
 
 
@@ -40,7 +41,8 @@ class ViewPace:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._level = 0 if bytes_per_s is None else len(_REDUCTIONS) - 1
-        self._began_s, self._worked_s = time.monotonic(), time.process_time()
+        self._worked_s = time.process_time()
+        self._paid_s = time.monotonic()  # Until when the work so far uses up the share.
 
     @property
     def reduction(self) -> Reduction:
@@ -50,9 +52,12 @@ class ViewPace:
     def wait(self, size: int, *, has_pictures: bool) -> None:
         """Waits until the link has had time for what was sent, and chooses the reduction of the next pictures by its size.
 
-        Waits at least so long that this process takes no more than its share of a core.
+        Waits at least so long that this process takes no more than its share of a core, on average.
         """
-        rest_s = (time.process_time() - self._worked_s) / _CORE_SHARE - (time.monotonic() - self._began_s)
+        worked_s, now_s = time.process_time(), time.monotonic()
+        self._paid_s = max(self._paid_s, now_s - _BURST_S) + (worked_s - self._worked_s) / _CORE_SHARE
+        self._worked_s = worked_s
+        rest_s = self._paid_s - now_s
         if self._bytes_per_s is not None:
             rest_s = max(rest_s, size / self._bytes_per_s)
             allowed = self._bytes_per_s * _UPDATE_S
@@ -61,7 +66,6 @@ class ViewPace:
             elif has_pictures and size * _GROWTH < allowed:
                 self._level = max(self._level - 1, 0)
         time.sleep(max(0.0, rest_s))
-        self._began_s, self._worked_s = time.monotonic(), time.process_time()
 
 
 def show(viewer: Viewer, update: ViewUpdate, settings: ViewSettings, reduction: Reduction) -> int:
