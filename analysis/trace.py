@@ -112,7 +112,7 @@ class _Trace:
 
     def events(self, folder: Path) -> Iterator[Event]:
         """Yields the frames of the vehicle, those of the workers, the outputs, and then the names."""
-        lanes = {frame.row: lane for frame in self._frames for lane in (self._lane_of(frame, frame.edge, "camera"),)}
+        lanes = {frame.row: self._lane_of(frame, frame.edge, "camera") for frame in self._frames}
         for frame in self._frames:
             yield from self._of_vehicle(frame, lanes[frame.row])
         away = sorted((frame for frame in self._frames if frame.cloud), key=lambda frame: frame.cloud[0][1])

@@ -20,7 +20,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        # From the due time `_since_ns` on, which has the offset `_offset_ns`, offsets pass at `_speed`.
+        # The offset `_offset_ns` is due at `_since_ns`; later offsets follow at `_speed`.
         self._since_ns = 0
         self._offset_ns = 0.0
         self._speed = 1.0
@@ -31,7 +31,7 @@ class Timeline:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no frame becomes due, but by `step`."""
+        """True while frames become due by `step` only."""
         return self._paused_ns is not None
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from shared import clock
 from shared.messages.node_metrics import MAX_OUTCOMES, Quantiles
+from shared.runlog.percentiles import percentiles
 
 SPAN_S = 60
 _NS_PER_S = 1_000_000_000
@@ -52,8 +53,9 @@ class RecentFrames:
                 self._forget(number)
             second = self._seconds[-1]
             second.frames[outcome] += 1
-            if reason and (len(second.reasons) < MAX_OUTCOMES or reason in second.reasons):
-                second.reasons[reason.partition(":")[0]] += 1
+            kind = reason.partition(":")[0]
+            if kind and (len(second.reasons) < MAX_OUTCOMES or kind in second.reasons):
+                second.reasons[kind] += 1
             if not times_ns:
                 return
             second.timed += 1
@@ -89,6 +91,5 @@ class RecentFrames:
 
 
 def _quantiles(times_ns: list[int]) -> Quantiles:
-    ordered = sorted(times_ns)
-    p95_ms = ordered[int(0.95 * len(ordered))] / 1e6 if len(ordered) >= _FEWEST_FOR_P95 else None
-    return Quantiles(ordered[len(ordered) // 2] / 1e6, p95_ms)
+    p50_ns, p95_ns = percentiles(times_ns, (50.0, 95.0))
+    return Quantiles(p50_ns / 1e6, p95_ns / 1e6 if len(times_ns) >= _FEWEST_FOR_P95 else None)

@@ -23,6 +23,7 @@ from shared.messages.node_metrics import (
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import LOADS, VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicKind
 from shared.mqtt.bus import Bus, Delivery, NoBus
+from shared.runlog.latency_log import WITH_RESULT
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
@@ -36,7 +37,6 @@ _RETAINED_NS = 500_000_000
 _SLOW = 1.5  # Times the usual inference of the workers with the same model.
 _UNANSWERED = 0.05  # Share of the frames of a minute, from which a node needs a look.
 _FEWEST_FRAMES = 10  # For a share.
-WITH_RESULT = {"answered", "reused", "answered_locally"}
 _BROKER = {  # What is shown of the broker, and its topic.
     "version": "$SYS/broker/version",
     "uptime": "$SYS/broker/uptime",

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from ops.fleet.fleet import WITH_RESULT, FleetState
+from ops.fleet.fleet import FleetState
+from shared.runlog.latency_log import WITH_RESULT
 from shared.terminal_table import Table
 
 _MOST_ROWS = 60  # Of each table.

@@ -52,7 +52,7 @@ def test_reasons_are_bounded(at: list[int]) -> None:
     recent = RecentFrames()
     for index in range(1000):
         recent.add("rejected", {}, f"no {index}")
-    recent.add("rejected", {}, "no 3")
+    recent.add("rejected", {}, "no 3: once more")
     assert recent.summary().frames == {"rejected": 1001}
     assert recent.summary().reason == "no 3"
     assert at
