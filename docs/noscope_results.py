@@ -107,7 +107,7 @@ def summary(results: Mapping[str, Any]) -> str:
     gate, local = data["tuning"]["gate"], data["tuning"]["local"]
     sent = {key: max(0.0, 100 * each) for key, each in means["sent_share"].items()}
     return (
-        f"On {plan['frames']} frames of each of {len(data['drives'])} drives, Skylane with one worker sends "
+        f"On {plan['frames']} frames of each of {len(data['drives'])} synthetic drives, Skylane with one worker sends "
         f"{_interval(sent, 1)} % of the frames (the original: 9.8 %, at most 18.1 % for its "
         f"speed-up). Its accuracy is {number(means['accuracy']['value'], 1)} %, the reference network's "
         f"{number(plain, 1)} %: {_interval(means['loss_points'], 2)} points are lost. All drives together take the "
