@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from edge.view.finished_run import draw_run, files_for_rerun, model_of
-from edge.view.messages import ViewSettings
-from edge.view.viewer import LOOPBACK, VIEWERS
+from edge.view.viewer import LOOPBACK, VIEWERS, ViewSettings
 from shared.flags import EXISTING_FOLDER
 from shared.registry import load
 from shared.runtime.processes import interrupt_on_termination
@@ -23,7 +22,7 @@ def view(run: Path, source: str | None) -> None:
     """Open the finished run RUN in Rerun, a page on this machine, until Ctrl-C; it plays at the speed of the run."""
     card, _ = model_of(run)
     with interrupt_on_termination():
-        viewer = load("viewer", VIEWERS, "rerun")(ViewSettings("rerun", LOOPBACK, card, None, history_mb=_HISTORY_MB))
+        viewer = load("viewer", VIEWERS, "rerun")(ViewSettings("rerun", LOOPBACK, card, history_mb=_HISTORY_MB))
         with closing(viewer):
             if files := files_for_rerun(run):
                 for file in files:

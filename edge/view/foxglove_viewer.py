@@ -1,12 +1,9 @@
 """Foxglove's WebSocket server, to which Foxglove and Lichtblick connect."""
 
-from pathlib import Path
-
 import foxglove
 
 from edge.sinks.foxglove import FoxgloveScene
-from edge.view.messages import ViewSettings
-from edge.view.viewer import ViewError, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, preferred_port
 
 _PORT = 8765  # Foxglove's own default.
 _BACKLOG = 32  # Messages that wait for a slow program, which loses older ones.
@@ -24,8 +21,8 @@ class FoxgloveViewer:
             ViewError: it does not start.
         """
         context = foxglove.Context()
-        certificate = None if settings.tls_cert is None else Path(settings.tls_cert).read_bytes()
-        key = None if settings.tls_key is None else Path(settings.tls_key).read_bytes()
+        certificate = None if settings.tls_cert is None else settings.tls_cert.read_bytes()
+        key = None if settings.tls_key is None else settings.tls_key.read_bytes()
         port = preferred_port(settings.host, _PORT)
         try:
             self._server = foxglove.start_server(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -20,8 +21,7 @@ from edge.presenting.presentation import Presentation, PresentedTick
 from edge.presenting.presented_run import output_result
 from edge.sinks.sink import FrameResult, Origin
 from edge.sinks.writer import MissingOutput, frame_result
-from edge.view.messages import ViewedFrame, ViewSettings, ViewUpdate, write_message
-from edge.view.viewer import ViewError, bytes_per_s
+from edge.view.viewer import ViewError, ViewSettings, ViewUpdate, bytes_per_s
 from shared import clock
 from shared.errors import SkylaneError
 from shared.logs import get_logger
@@ -119,10 +119,16 @@ class LiveView:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         limit = None if config.view_limit is None else bytes_per_s(config.view_limit)
-        certificate, key = (None if path is None else str(path) for path in (config.view_tls_cert, config.view_tls_key))
-        settings = ViewSettings(config.view, config.view_host, self._card, limit, tls_cert=certificate, tls_key=key)
+        settings = ViewSettings(
+            config.view,
+            config.view_host,
+            self._card,
+            limit,
+            tls_cert=config.view_tls_cert,
+            tls_key=config.view_tls_key,
+        )
         with suppress(OSError):  # It has ended already; the next line finds out why.
-            write_message(self._process.stdin, settings)
+            self._send(settings)
         if not select.select([self._process.stdout], [], [], _START_S)[0]:
             raise ViewError(f"viewer {config.view} did not start within {_START_S:g} s: leave --view out")
         reply = json.loads(self._process.stdout.readline() or "{}")
@@ -141,7 +147,7 @@ class LiveView:
                 with self._changed:
                     self._changed.wait_for(lambda: self._frames or self._rows or self._has_ended)
                     has_ended = self._has_ended
-                write_message(self._process.stdin, self._update())
+                self._send(self._update())
                 if not self._process.stdout.readline():
                     raise ViewError(self._last_words())
             self._process.stdin.close()
@@ -149,6 +155,12 @@ class LiveView:
             if not self._has_ended:
                 reason = self._last_words() if isinstance(error, OSError) else str(error)
                 _LOG.warning("viewer ended; the run goes on without it", reason=reason)
+
+    def _send(self, message: ViewSettings | ViewUpdate) -> None:
+        """Waits while the pipe is full; raises an OSError if the process has ended."""
+        assert self._process.stdin is not None
+        pickle.dump(message, self._process.stdin, pickle.HIGHEST_PROTOCOL)
+        self._process.stdin.flush()
 
     def _update(self) -> ViewUpdate:
         """Returns what is new."""
@@ -160,7 +172,7 @@ class LiveView:
         counts = self.counts()
         return ViewUpdate(
             clock.now_ns(),
-            [ViewedFrame.of(frame, time_ns, self._card) for time_ns, frame in made if isinstance(frame, FrameResult)],
+            [(time_ns, frame) for time_ns, frame in made if isinstance(frame, FrameResult)],
             [csv_fields(row) for row in rows],
             {outcome.value: number for outcome, number in counts.outcomes.items()},
             counts.in_flight,

@@ -18,8 +18,7 @@ import rerun as rr
 import rerun_cli
 
 from edge.sinks.rerun import APPLICATION, RerunScene
-from edge.view.messages import ViewSettings
-from edge.view.viewer import ViewError, free_port, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, free_port, preferred_port
 from shared.runtime.processes import terminate
 
 _PAGE_PORT, _DATA_PORT = 9090, 9876  # Rerun's own defaults.

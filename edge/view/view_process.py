@@ -5,13 +5,16 @@ Run as a module; it writes lines of JSON, the first one with its address or an e
 
 import json
 import os
+import pickle
 import sys
 import time
-from typing import TextIO
+from operator import itemgetter
+from typing import IO, Any
+
+import psutil
 
 from edge.sinks.scene import Reduction
-from edge.view.messages import ViewSettings, ViewUpdate, read_message
-from edge.view.viewer import VIEWERS, Viewer
+from edge.view.viewer import VIEWERS, Viewer, ViewSettings, ViewUpdate
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
 from shared.registry import load
@@ -27,11 +30,12 @@ _REDUCTIONS = (
     Reduction(0.35, 35),
     Reduction(0.25, 30),
 )
-_UPDATE_S = (
-    0.2  # With a limit, the bytes of an update are allowed to take so long, unless its pictures are the smallest.
-)
-_CORE_SHARE = 0.04  # Of the time of a core, which this process may take on average,
+_UPDATE_S = 0.2  # With a limit, an update may take so long to send, unless its pictures are the smallest.
+_BUSY_SHARE, _FREE_SHARE = 0.02, 0.5  # Of the time of a core, which this process may take on average,
 _BURST_S = 0.3  # over so long: a frame that comes early does not wait.
+_IDLE_SHARE = 0.5  # Of the time that the machine's cores are idle,
+_SPARED_CORES = 0.25  # beyond so much, which a busy machine has too.
+_IDLE_S = 1.0  # Over which idle time is averaged.
 _GROWTH = 2.5  # The next larger pictures have at most so many times the bytes.
 
 
@@ -43,6 +47,8 @@ class ViewPace:
         self._level = 0 if bytes_per_s is None else len(_REDUCTIONS) - 1
         self._worked_s = time.process_time()
         self._paid_s = time.monotonic()  # Until when the work so far uses up the share.
+        self._share = _FREE_SHARE
+        self._idle_s, self._looked_s = psutil.cpu_times().idle, time.monotonic()
 
     @property
     def reduction(self) -> Reduction:
@@ -52,10 +58,15 @@ class ViewPace:
     def wait(self, size: int, *, has_pictures: bool) -> None:
         """Waits until the link has had time for what was sent, and chooses the reduction of the next pictures by its size.
 
-        Waits at least so long that this process takes no more than its share of a core, on average.
+        Waits at least so long that this process takes no more than its share of a core, on average: more if the machine is idle.
         """
         worked_s, now_s = time.process_time(), time.monotonic()
-        self._paid_s = max(self._paid_s, now_s - _BURST_S) + (worked_s - self._worked_s) / _CORE_SHARE
+        if now_s - self._looked_s >= _IDLE_S:
+            idle_s = psutil.cpu_times().idle
+            idle_cores = (idle_s - self._idle_s) / (now_s - self._looked_s)
+            self._share = min(max(_IDLE_SHARE * (idle_cores - _SPARED_CORES), _BUSY_SHARE), _FREE_SHARE)
+            self._idle_s, self._looked_s = idle_s, now_s
+        self._paid_s = max(self._paid_s, now_s - _BURST_S) + (worked_s - self._worked_s) / self._share
         self._worked_s = worked_s
         rest_s = self._paid_s - now_s
         if self._bytes_per_s is not None:
@@ -68,14 +79,21 @@ class ViewPace:
         time.sleep(max(0.0, rest_s))
 
 
-def show(viewer: Viewer, update: ViewUpdate, settings: ViewSettings, reduction: Reduction) -> int:
+def show(viewer: Viewer, update: ViewUpdate, reduction: Reduction) -> int:
     """Shows what is new; returns about how many bytes a viewer receives for it."""
     size = sum(
-        viewer.scene.show(viewed.frame(settings.card), viewed.time_ns, reduction)
-        for viewed in sorted(update.frames, key=lambda each: each.time_ns)
+        viewer.scene.show(frame, time_ns, reduction) for time_ns, frame in sorted(update.frames, key=itemgetter(0))
     )
     size += sum(viewer.scene.measure(row, update.time_ns) for row in update.rows)
     return size + viewer.scene.count(update.outcomes, update.in_flight, update.time_ns)
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """Waits for what the vehicle node, which started this process, sends; returns None at the end of the pipe."""
+    try:
+        return pickle.load(pipe)  # noqa: S301  Nobody else can write to it.
+    except (EOFError, pickle.UnpicklingError):  # At its end, or amid what a killed vehicle node sent.
+        return None
 
 
 def main() -> None:
@@ -86,8 +104,7 @@ def main() -> None:
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # Measured work runs at once, not after a slice.
     cv2.setNumThreads(1)
-    settings = read_message(sys.stdin.buffer, ViewSettings)
-    assert settings is not None
+    settings: ViewSettings = receive(sys.stdin.buffer)
     try:
         viewer: Viewer = load("viewer", VIEWERS, settings.viewer)(settings)
     except SkylaneError as error:
@@ -96,8 +113,8 @@ def main() -> None:
     _reply(replies, address=viewer.address, note=viewer.note)
     pace = ViewPace(settings.bytes_per_s)
     try:
-        while (update := read_message(sys.stdin.buffer, ViewUpdate)) is not None:
-            size = show(viewer, update, settings, pace.reduction)
+        while update := receive(sys.stdin.buffer):
+            size = show(viewer, update, pace.reduction)
             viewer.check()
             pace.wait(size, has_pictures=bool(update.frames))
             _reply(replies)
@@ -109,7 +126,7 @@ def main() -> None:
         viewer.close()
 
 
-def _reply(replies: TextIO, **fields: str) -> None:
+def _reply(replies: IO[str], **fields: str) -> None:
     replies.write(json.dumps(fields) + "\n")
     replies.flush()
 

@@ -3,16 +3,41 @@
 import re
 import socket
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from edge.sinks.scene import Scene
+from edge.sinks.sink import FrameResult
 from shared.errors import SkylaneError
+from shared.messages.model_card import ModelCard
 
 LOOPBACK = "127.0.0.1"
 
 
 class ViewError(SkylaneError):
     """A viewer cannot be started, or does not support what was asked of it."""
+
+
+class ViewSettings(NamedTuple):
+    """Which viewer, and what it is to show."""
+
+    viewer: str
+    host: str
+    card: ModelCard
+    bytes_per_s: float | None = None
+    history_mb: int = 100  # What Rerun's server keeps for pages that are opened late.
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+class ViewUpdate(NamedTuple):
+    """What is new since the last one."""
+
+    time_ns: int
+    frames: list[tuple[int, FrameResult]]  # Each with the time since when the vehicle has its result.
+    rows: list[dict[str, str]]  # Of the latency log.
+    outcomes: dict[str, int]  # The totals of the run so far.
+    in_flight: int
 
 
 class Viewer(Protocol):

@@ -39,7 +39,6 @@ PARSERS = {
     "edge/view/finished_run.py": "(passes images to shared/imaging/image_files.py)",
     "edge/view/foxglove_viewer.py": "(the operator's own certificate)",
     "edge/view/live_view.py": f"({_OWN}: the first line of its child process)",
-    "edge/view/messages.py": f"({_OWN}: messages of a parent to its child process)",
     "edge/view/rerun_viewer.py": "(passes Rerun's own page on, unread)",
     "rosbag_tools/reading/data_file.py": "bag",
     "rosbag_tools/reading/decompression.py": "bag",

@@ -1,5 +1,6 @@
 """Nothing of a run leaves the machine: neither by the processes of a view, nor by Rerun's page in a browser."""
 
+import pickle
 import re
 import shutil
 import subprocess
@@ -8,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Request
 
-from edge.view.messages import ViewedFrame, ViewSettings, ViewUpdate, write_message
+from edge.sinks.sink import FrameResult
+from edge.view.viewer import ViewSettings, ViewUpdate
 from tests.edge.samples import CARD
 from tests.edge.view.watching import processes, record, show, until, watched
 from tests.support.browser import browser
@@ -26,8 +29,7 @@ def test_no_process_connects_to_another_machine(viewer: str, tmp_path: Path) -> 
     made = record(0)
     assert made.image is not None
     assert made.geometry is not None
-    image = memoryview(made.image.data.cast("B"))
-    frame = ViewedFrame(7, "/left", 0, 7, image, 8, 12, memoryview(bytes(96)), (8, 12), made.geometry, None)
+    frame = FrameResult("/left", 0, 0, 7, 7, made.image.astype(np.uint8), np.zeros((8, 12), np.uint8), made.geometry)
     traced = ["strace", "-f", "-qq", "-e", "trace=connect,sendto,sendmsg,sendmmsg", "-o", str(tmp_path / "calls")]
     process = subprocess.Popen(
         [*traced, sys.executable, "-m", "edge.view.view_process"],
@@ -37,10 +39,12 @@ def test_no_process_connects_to_another_machine(viewer: str, tmp_path: Path) -> 
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    write_message(process.stdin, ViewSettings(viewer, "127.0.0.1", CARD, None))
+    process.stdin.write(pickle.dumps(ViewSettings(viewer, "127.0.0.1", CARD)))
+    process.stdin.flush()
     assert b"address" in process.stdout.readline()
     for _ in range(3):
-        write_message(process.stdin, ViewUpdate(7, [frame], [], {}, 0))
+        process.stdin.write(pickle.dumps(ViewUpdate(7, [(7, frame)], [], {}, 0)))
+        process.stdin.flush()
         process.stdout.readline()
     process.stdin.close()
     process.stdout.close()
