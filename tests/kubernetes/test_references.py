@@ -1,12 +1,18 @@
 """The resources of an overlay belong together: selectors, ports, volumes, scale targets and the shipped files."""
 
+import os
 import re
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.kubernetes.rendering import (
+    FOLDER,
+    KUBECTLS,
     OVERLAYS,
     ROOT,
     SECURED,
@@ -179,3 +185,22 @@ def test_only_the_secured_broker_is_reachable_from_outside(overlay: str) -> None
     """The development broker accepts everyone, and the gateway has no limit on how often a stranger may try a token."""
     opened = {each["metadata"]["name"] for each in kinds(overlay, "Service") if "type" in each["spec"]}
     assert opened == ({"broker"} if overlay in SECURED else set())
+
+
+def test_any_overlay_can_include_the_monitoring(tmp_path: Path) -> None:
+    """As a component: with what `autoscaling/keda` has of it, in the namespace of the workers. Kustomize 2.0 knows none."""
+    component = FOLDER / "components" / "monitoring"
+    settings = yaml.safe_load((component / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert [(component / each).resolve() for each in settings["resources"]] == [FOLDER / "bases" / "monitoring"]
+    parts = {"resources": FOLDER / "overlays" / "secured", "components": component}
+    overlay = {key: [os.path.relpath(path, tmp_path)] for key, path in parts.items()}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    for kubectl in KUBECTLS:
+        ended = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=False)
+        if 'unknown field "components"' in ended.stderr:
+            continue
+        resources = list(yaml.safe_load_all(ended.stdout))
+        added = [each for each in resources if each not in render("secured", kubectl)]
+        assert {each["kind"] for each in added} == {"NetworkPolicy", "PodMonitor"}
+        assert len(added) == 2
+        assert all(each in render("autoscaling/keda", kubectl) for each in added)
