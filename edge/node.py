@@ -9,7 +9,7 @@ from typing import Protocol
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import Ledger, RunCounts
-from edge.pacing import FrameQueue, Pacer, ReadAhead
+from edge.pacing import FrameQueue, Pacer, ReadAhead, Timeline
 from edge.pipeline import Pipeline, PreparedImages
 from edge.presenting.presentation import Presentation
 from edge.receiver import OnResult, Receiver
@@ -21,7 +21,6 @@ from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.sinks.sink import Origin, Sink
 from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
-from edge.timeline import Timeline
 from edge.transports.transport import Transport, TransportEvents
 from edge.view.live_view import LiveView
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks

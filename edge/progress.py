@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from edge.keys import HELP, RIGHT, reading_keys
 from edge.ledger import RunCounts
 from edge.node import EdgeNode
-from edge.timeline import Timeline
+from edge.pacing import Timeline
 from shared import clock
 from shared.logs import get_logger
 from shared.runlog.latency_log import Outcome

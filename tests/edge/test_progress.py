@@ -10,8 +10,8 @@ from rich.console import Console
 
 from edge.ledger import RunCounts
 from edge.node import EdgeNode
+from edge.pacing import Timeline
 from edge.progress import PeriodicSummary, run_with_progress
-from edge.timeline import Timeline
 from shared.logs import configure_logging, get_logger
 from shared.runlog.latency_log import Outcome
 

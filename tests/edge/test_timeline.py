@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from edge.timeline import Timeline
+from edge.pacing import Timeline
 from shared import clock
 
 MS = 1_000_000
