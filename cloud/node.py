@@ -17,14 +17,12 @@ from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
 from cloud.serving.load_meter import InFlight, LoadMeter
 from cloud.serving.replies import Postprocessor, Replier
-from cloud.serving.request import Request
 from cloud.serving.served_models import ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits
 from shared.inference.model import Model
 from shared.logs import get_logger
-from shared.messages.frame import ResultMessage
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile
@@ -46,7 +44,6 @@ class CloudNode:
         *,
         session: str,
         loader: ModelLoader | None = None,
-        on_replied: Sequence[Callable[[Request, ResultMessage], None]] = (),
         timeouts: GatewayTimeouts = DEFAULT_TIMEOUTS,
         drain_s: float = DRAIN_S,
     ) -> None:
@@ -60,7 +57,6 @@ class CloudNode:
             config: The configuration; the worker has a name.
             session: A random text for this run of the worker.
             loader: Loads further models.
-            on_replied: Each is called after the reply to each frame; returns at once.
             timeouts: The times for which the gateway waits for its callers.
             drain_s: The longest wait for each stage when the worker stops.
         """
@@ -83,7 +79,7 @@ class CloudNode:
         self.served_models = ServedModels()
         self.in_flight = InFlight()
         self.load_meter = LoadMeter(self.in_flight, self._admission, self.served_models)
-        self.replier = Replier(config.worker, process, self.load_meter.load_after, on_replied)
+        self.replier = Replier(config.worker, process, self.load_meter.load_after)
         self._postprocessor = Postprocessor(self.replier, config.encoders)
         self.submission = Submission(
             self._admission, self._circuit_breaker, self.in_flight, self.replier, self.served_models, session=session

@@ -5,8 +5,8 @@ import signal
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from cloud.config import CloudConfig
@@ -86,23 +86,18 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
         replicas.run()
         _LOG.info("stopped")
         return
-    with ExitStack() as stack:
-        on_replied = [] if config.otel is None else [stack.enter_context(load("option", _EXPORTS, "--otel")(config))]
-        _run_one(config, resources, on_replied, supervised=supervised)
+    if supervised:
+        stop_with_parent()
+    with nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config) as export:
+        _run_one(config, resources, export)
 
 
 _EXPORTS = {"--otel": Entry("cloud.serving.frame_spans:export_replies", "otel")}
 
 
 def _run_one(
-    config: CloudConfig,
-    resources: Path | None,
-    on_replied: Sequence[Callable[[Request, ResultMessage], None]],
-    *,
-    supervised: bool,
+    config: CloudConfig, resources: Path | None, export: Callable[[Request, ResultMessage], None] | None
 ) -> None:
-    if supervised:
-        stop_with_parent()
     _LOG.info(
         "starting",
         version=package_version("skylane") or "unknown",  # It may run from a source tree.
@@ -114,7 +109,9 @@ def _run_one(
     loader = _loader(config)
     warn_if_pids_limit_is_low(config, len(config.models or loader.repository.names()))
     session = uuid.uuid4().hex[:12]
-    node = CloudNode((), config, session=session, loader=loader, on_replied=on_replied)
+    node = CloudNode((), config, session=session, loader=loader)
+    if export is not None:
+        node.replier.on_replied.append(export)
     node.bind()  # A port in use must be reported before the models are loaded, which takes minutes.
     on_termination_signals(lambda *_: sys.exit(0))
     try:

@@ -16,7 +16,9 @@ from shared.clock import Deadline
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.frame import ResultMessage, Status
+from shared.messages.node_metrics import VehicleMetrics
 from shared.messages.topics import FrameId, camera_name
+from shared.recent_frames import RecentFrames
 from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome
 from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
@@ -117,6 +119,8 @@ class Ledger:
         self._retried = 0
         self._retry_won = 0
         self._recent_ms: deque[float] = deque(maxlen=200)
+        self._last_minute = RecentFrames()
+        self._clock_error_ns: int | None = None  # At the latest reply.
         self._changed = threading.Condition(self._lock)
 
     def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> FrameRecord:
@@ -312,6 +316,20 @@ class Ledger:
                 origins=dict(self._origins),
             )
 
+    def metrics(self) -> VehicleMetrics:
+        """Returns the report of the last minute, for `skylane status` and `skylane top`."""
+        recent, error_ns = self._last_minute.summary(), self._clock_error_ns
+        return VehicleMetrics(
+            session=self._session,
+            model=self._config.model,
+            seconds=recent.seconds,
+            frames=recent.frames,
+            reason=recent.reason,
+            total=recent.times.get("total"),
+            in_flight=len(self._in_flight),
+            clock_error_ms=None if error_ns is None else error_ns / 1e6,
+        )
+
     def _add_load(self, record: FrameRecord, reply: ValidatedReply, returned_ns: int) -> None:
         if self._loads is not None and reply.message is not None:
             self._loads.replied(record, reply.message, reply.node.rpartition("/")[2], returned_ns)
@@ -364,7 +382,13 @@ class Ledger:
             self._changed.notify_all()
         for listener in self._on_row:
             listener(row)
-        if not outcome.has_result:
+        if row.clock is not None:
+            self._clock_error_ns = row.clock.error_ns
+        if outcome.has_result:
+            total_ns = max(record.times.values()) - record.times[Stage.DUE]
+            self._last_minute.add(outcome.value, {"total": total_ns})
+        else:
+            self._last_minute.add(outcome.value, {}, reason or outcome.value)
             self.pending_results.remove(record.id.sequence)
         self._frame_log.ended(record.id, outcome, reason, row.worker)
 

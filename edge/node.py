@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
@@ -16,7 +15,6 @@ from edge.receiver import OnResult, Receiver
 from edge.retrying import Retrier, RetryPolicy
 from edge.reuse.opening import Reuse
 from edge.reuse.pipeline import ReusingPipeline
-from edge.run_metrics import RunMetrics
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.sinks.sink import Origin, Sink
 from edge.sinks.writer import SinkWriter
@@ -25,8 +23,10 @@ from edge.transports.transport import Transport, TransportEvents
 from edge.view.live_view import LiveView
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
+from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
+from shared.messages.node_metrics import METRICS_INTERVAL_NS
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LatencyRow, LogWriter
 from shared.runtime.health_file import HealthFile
@@ -35,15 +35,6 @@ from shared.threads import ThreadGroup
 _TICK_S = 0.1
 DRAIN_S = 5.0  # Time that a stopped run waits for answers.
 _JOIN_TIMEOUT_S = 60.0
-
-
-class RunObserver(Protocol):
-    """Follows a run while it goes on."""
-
-    counts: Callable[[], RunCounts]  # Set by the node: returns the totals so far.
-
-    def ended(self, row: LatencyRow) -> None:
-        """Takes the row of a frame that has ended; returns at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +48,9 @@ class RunSettings:
     reuse: Reuse | None = None  # What answers frames that need not be sent.
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
     view: LiveView | None = None  # What shows the run while it goes on.
-    export: Callable[[LatencyRow], None] | None = None  # Exports the spans of a frame that has ended; returns at once.
-    collector: RunObserver | None = None  # What counts its frames for Prometheus.
+    on_row: Sequence[
+        Callable[[LatencyRow], None]
+    ] = ()  # Each takes the row of a frame that has ended; returns at once.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -92,9 +84,6 @@ class EdgeNode:
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
         loads = transport.workers.loads
-        observers = [each for each in (settings.view, settings.collector) if each is not None]
-        self._metrics = RunMetrics(config, settings.session, transport.report)
-        exports = [] if settings.export is None else [settings.export]
         self._ledger = Ledger(
             log,
             config,
@@ -103,7 +92,7 @@ class EdgeNode:
             stats=stats,
             loads=loads,
             on_closed=window.release,
-            on_row=[self._metrics.ended, *exports, *(each.ended for each in observers)],
+            on_row=settings.on_row,
         )
         dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
@@ -144,9 +133,8 @@ class EdgeNode:
             on_result = self._write if self._presentation is None else self._present_and_write
             self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
             keep.append(reusing.keep)
-        for observer in observers:
-            observer.counts = self.counts
         self._health = HealthFile(config.health_file)
+        self._report_due_ns = 0  # Time of the next report of the last minute.
         self._receiver = Receiver(transport, self._ledger, self._write, self._finished, card, keep)
 
     @property
@@ -196,7 +184,9 @@ class EdgeNode:
             if self._events.end_reason is not None:
                 self.stop()
             self._health.update(is_online=self._transport.is_connected)
-            self._metrics.report_if_due(self._ledger.counts().in_flight)
+            if (now_ns := clock.now_ns()) >= self._report_due_ns:
+                self._report_due_ns = now_ns + METRICS_INTERVAL_NS
+                self._transport.report(self._ledger.metrics())
 
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._writer.run)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -27,13 +27,13 @@ from edge.sources.source import SourceError, is_live, open_source
 from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
 from edge.view.live_view import open_view
-from shared.errors import MissingExtraError, SkylaneError, unwritable_message
+from shared.errors import SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
 from shared.registry import Entry, load
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
-from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LatencyRow, LogError, LogWriter, Outcome, read_rows
+from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
 from shared.runlog.presented_log import PresentedLog
 from shared.runlog.repair import repair_all
@@ -41,9 +41,6 @@ from shared.runlog.run_folder import contents, discard_unless_started, run_folde
 from shared.runlog.run_manifest import reserve_space, write_manifest
 from shared.runtime.processes import on_termination_signals
 from shared.task import task_named
-
-if TYPE_CHECKING:
-    from edge.prometheus_metrics import VehicleCollector
 
 _LOG = get_logger("edge")
 
@@ -120,7 +117,7 @@ def play(
     session = uuid.uuid4().hex[:12]
     config = config.seeded()
     folder = config.out or run_folder(config.vehicle)
-    with ExitStack() as stack, _open_export(config) as export:
+    with ExitStack() as stack, open_follower("--otel", config.otel, config) as export:
         source = open_source(
             source_name,
             topics=config.topics,
@@ -152,11 +149,13 @@ def play(
             presentation.listeners.append(on_result)
         elif on_result is not None:
             sinks.append(_ListeningSink(on_result))
-        collector = stack.enter_context(open_collector(config, transport))
-        settings = RunSettings(
-            config, session, card, is_live(source_name), reuse, presentation, view, export, collector
-        )
+        collector = stack.enter_context(open_follower("--metrics", config.metrics, config, transport))
+        followers = [each for each in (view, collector) if each is not None]
+        on_row = [each.ended for each in followers] + ([] if export is None else [export])
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view, on_row)
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
+        for follower in followers:
+            follower.counts = node.counts
         on_ready()
         begin()
         _LOG.info(
@@ -171,8 +170,10 @@ def play(
         faults = _play_to_the_end(node, recorder, _expected_frames(config, source.frame_count), progress)
         counts = node.counts()
         _LOG.info("run ended", read=counts.read, **{outcome.value: n for outcome, n in counts.outcomes.items()})
-        manifest["source"] = _with_notes(source.provenance, node.pacing_notes)  # More complete after reading.
-        manifest["sampling"] = sampler.account()
+        manifest |= {  # More complete after reading.
+            "source": _with_notes(source.provenance, node.pacing_notes),
+            "sampling": sampler.account(),
+        }
         try:
             write_manifest(folder, run_record.ended(manifest, counts, log.rows_lost, reuse, recorder))
         except LogError as error:
@@ -190,29 +191,20 @@ def play(
     return RunEnd(folder, faults, [*_late_lines(node.results_too_late), *sampler.report_lines()], remarks)
 
 
-def open_collector(
-    config: EdgeConfig, transport: Transport
-) -> AbstractContextManager["VehicleCollector"] | AbstractContextManager[None]:
-    """Returns what counts the frames of a run for Prometheus; its context is None without an address.
+# What follows a run with a library of an extra, by the option that asks for it; each opens a context.
+_FOLLOWERS = {
+    "--metrics": Entry("edge.prometheus_metrics:open_metrics", "metrics"),
+    "--otel": Entry("edge.frame_spans:export_rows", "otel"),
+}
+
+
+def open_follower(option: str, value: str | None, *arguments: Any) -> AbstractContextManager[Any]:
+    """Returns the context of what follows a run if its option has a value, else one that gives None.
 
     Raises:
-        MissingExtraError: prometheus-client is not installed.
+        MissingExtraError: its library is not installed.
     """
-    if config.metrics is None:
-        return nullcontext()
-    try:
-        from edge.prometheus_metrics import open_metrics  # noqa: PLC0415 (needs an extra)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("--metrics", error.name or "prometheus_client", "metrics") from error
-    return open_metrics(config, transport)
-
-
-_EXPORTS = {"--otel": Entry("edge.frame_spans:export_rows", "otel")}
-
-
-def _open_export(config: EdgeConfig) -> AbstractContextManager[Callable[[LatencyRow], None] | None]:
-    """Opens the export of spans, if there is one."""
-    return nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config)
+    return nullcontext() if value is None else load("option", _FOLLOWERS, option)(*arguments)
 
 
 class _ListeningSink:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shared import clock
-from shared.messages.node_metrics import MAX_OUTCOMES, Quantiles
+from shared.messages.node_metrics import MAX_OUTCOMES, MAX_REASON, Quantiles
 from shared.runlog.percentiles import percentiles
 
 SPAN_S = 60
@@ -53,7 +53,7 @@ class RecentFrames:
                 self._forget(number)
             second = self._seconds[-1]
             second.frames[outcome] += 1
-            kind = reason.partition(":")[0]
+            kind = reason.partition(":")[0][:MAX_REASON]
             if kind and (len(second.reasons) < MAX_OUTCOMES or kind in second.reasons):
                 second.reasons[kind] += 1
             if not times_ns:

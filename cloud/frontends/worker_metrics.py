@@ -1,18 +1,16 @@
 """The worker's report of its last minute, for `skylane status` and `skylane top`."""
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 
 from cloud.node import CloudNode
 from shared import clock
-from shared.messages.node_metrics import WorkerMetrics, pack_worker_metrics
+from shared.messages.node_metrics import METRICS_INTERVAL_NS, WorkerMetrics, pack_worker_metrics
 from shared.messages.topics import WORKER_METRICS
 from shared.mqtt.bus import Bus
 from shared.resources.tcp_bytes import TcpTable
-from shared.resources.usage import ProbeGoneError, ProcessUsage, ResourceUsage, gpus
-
-INTERVAL_NS = 2_000_000_000
+from shared.resources.usage import ProbeGoneError, ProcessUsage, ResourceUsage, UsageProbe, gpus
 
 
 class MetricsReports:
@@ -27,14 +25,14 @@ class MetricsReports:
         self._processes: dict[int, ProcessUsage] = {}
         self._sources = ExitStack()
         self._gpus = self._sources.enter_context(gpus())
+        self.close = self._sources.close  # Ends the measurement of the GPUs.
 
     def publish(self) -> None:
         """Publishes the last minute; call it when it is due."""
         now_ns = clock.now_ns()
-        self.due_ns = now_ns + INTERVAL_NS
+        self.due_ns = now_ns + METRICS_INTERVAL_NS
         recent = self._node.replier.recent.summary()
-        usages = [usage for pid in self._pids() if (usage := self._usage(pid, now_ns)) is not None]
-        devices = [probe.sample(now_ns) for probe in self._gpus.values()]
+        usages, devices = _measured(self._process_probes(), now_ns), _measured(self._gpus.values(), now_ns)
         report = WorkerMetrics(
             session=self._node.session,
             seconds=recent.seconds,
@@ -48,21 +46,19 @@ class MetricsReports:
         )
         self._bus.publish(self._topic, pack_worker_metrics(report), qos=WORKER_METRICS.qos)
 
-    def close(self) -> None:
-        """Ends the measurement of the GPUs."""
-        self._sources.close()
+    def _process_probes(self) -> Iterable[UsageProbe]:
+        """Returns the probes of this process and of those of its engines."""
+        before, self._processes = self._processes, {}
+        for pid in {os.getpid(), *self._node.engine_processes.values()}:
+            with suppress(ProbeGoneError):
+                self._processes[pid] = before.get(pid) or ProcessUsage(pid, self._tcp)
+        return self._processes.values()
 
-    def _pids(self) -> set[int]:
-        engines: Mapping[str, int] = self._node.engine_processes
-        pids = {os.getpid(), *engines.values()}
-        self._processes = {pid: usage for pid, usage in self._processes.items() if pid in pids}
-        return pids
 
-    def _usage(self, pid: int, now_ns: int) -> ResourceUsage | None:
-        try:
-            if pid not in self._processes:
-                self._processes[pid] = ProcessUsage(pid, self._tcp)
-            return self._processes[pid].sample(now_ns)
-        except ProbeGoneError:  # An engine that has ended.
-            self._processes.pop(pid, None)
-            return None
+def _measured(probes: Iterable[UsageProbe], at_ns: int) -> list[ResourceUsage]:
+    """Returns what the probes measure, without engines that have ended and GPUs that are lost."""
+    usages = []
+    for probe in probes:
+        with suppress(ProbeGoneError):
+            usages.append(probe.sample(at_ns))
+    return usages

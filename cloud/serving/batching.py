@@ -318,11 +318,13 @@ class Batcher:
         except Exception as error:  # noqa: BLE001  The batch fails, the worker goes on.
             self._replier.errors.record("inference", error)
             return UnexpectedError(f"internal error in inference ({type(error).__name__}): see the worker's log")
+        inferred_ns = clock.now_ns()
         for request in batch:
-            request.stamp(Stage.INFERRED)
+            request.times[Stage.INFERRED] = inferred_ns
             request.image = None
-        self._replier.stats.add_batch(self._model.card, len(batch))
-        self.inference_latency.add(len(batch), batch[0].times[Stage.INFERRED] - batch[0].times[Stage.BATCHED])
+        for listener in self._replier.on_batch:
+            listener(self._model.card, len(batch))
+        self.inference_latency.add(len(batch), inferred_ns - batched_ns)
         for index, request in enumerate(batch):
             request.outputs = {name: values[index] for name, values in outputs.items()}
             if request is batch[-1] and not (self._decoded or self._reserved):

@@ -6,7 +6,7 @@ batch itself.
 
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,6 @@ from cloud.serving.request import Request
 from shared import clock
 from shared.errors import SkylaneError
 from shared.frame_reasons import reason_label
-from shared.histogram import BATCH_SIZES, Histogram
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
 from shared.logs import RateLimitedLogger, get_logger
@@ -25,7 +24,7 @@ from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad
 from shared.messages.model_card import ModelCard
 from shared.recent_frames import RecentFrames
-from shared.stages import CLOUD_STAGES, Stage, Stamp, durations_ns
+from shared.stages import Stage, Stamp, durations_ns
 from shared.task import task_named
 from shared.threads import BoundedQueue, Counts
 
@@ -89,17 +88,11 @@ class Replier:
     """Builds, sends and counts the replies of one worker. Thread-safe."""
 
     def __init__(
-        self,
-        worker: str,
-        node: str,
-        load_after: Callable[[Request], WorkerLoad | None] = lambda _: None,
-        on_replied: Sequence[Callable[[Request, ResultMessage], None]] = (),
+        self, worker: str, node: str, load_after: Callable[[Request], WorkerLoad | None] = lambda _: None
     ) -> None:
-        """Starts with no frames.
-
-        `node` is the name of this process in stamps. `load_after` returns the load that a reply reports. Each of
-        `on_replied` is called after each reply, and returns at once.
-        """
+        """`node` is the name of this process in stamps. `load_after` returns the load that a reply reports."""
+        self.on_batch: list[Callable[[ModelCard, int], None]] = []  # Called with the size of each inferred batch.
+        self.on_replied: list[Callable[[Request, ResultMessage], None]] = []  # Called after each reply; return at once.
         self.stats = ServingStats()
         self.recent = RecentFrames()
         self.errors = RequestErrors()
@@ -107,7 +100,6 @@ class Replier:
         self._worker = worker
         self._node = node
         self._load_after = load_after
-        self._on_replied = on_replied
         self._counts = Counts()
         self._ignored = Counts()
 
@@ -222,7 +214,7 @@ class Replier:
 
     def _finish(self, request: Request, reply: ResultMessage) -> None:
         self._counts.add(reply.status.value)
-        for listener in self._on_replied:
+        for listener in self.on_replied:
             listener(request, reply)
         self.stats.add(request, reply)
         self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
@@ -240,7 +232,7 @@ TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that t
 
 def _recent_times(request: Request) -> dict[str, int]:
     """Returns the time that an answered frame waited, and that of its inference."""
-    times = durations_ns({stage: request.times[stage] for stage in CLOUD_STAGES if stage in request.times})
+    times = durations_ns(request.own_times)
     parts = {"queue": "queue", "inference": "compute_infer"}
     return {name: sum(times.get(stage, 0) for stage in TRITON_STAGES[part]) for name, part in parts.items()}
 
@@ -255,18 +247,6 @@ class ModelStats:
     answered: int = 0
     executions: float = 0.0  # Batches; a frame in a batch of n adds 1/n.
     stages_ns: Counter[Stage] = field(default_factory=Counter)  # Total duration over all answered frames.
-    frames: Histogram = field(default_factory=Histogram)  # Time from receipt to reply (s) of answered frames.
-    queues: Histogram = field(default_factory=Histogram)  # The part of it in the queues of decoder and engine.
-    stages: defaultdict[Stage, Histogram] = field(default_factory=lambda: defaultdict(Histogram))
-    batches: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES))  # Frames in each inferred batch.
-
-    def add(self, durations_ns: Mapping[Stage, int]) -> None:
-        """Adds the durations of an answered frame's stages."""
-        self.stages_ns.update(durations_ns)
-        for stage, duration_ns in durations_ns.items():
-            self.stages[stage].add(duration_ns / 1e9)
-        self.queues.add(sum(durations_ns.get(stage, 0) for stage in TRITON_STAGES["queue"]) / 1e9)
-        self.frames.add(sum(durations_ns.values()) / 1e9)
 
     def stage_ns(self, part: str) -> int:
         """Total duration of one of TRITON_STAGES over all answered frames."""
@@ -281,11 +261,6 @@ class ServingStats:
         self._models: defaultdict[tuple[str, str], ModelStats] = defaultdict(ModelStats)
         self._refused: Counter[tuple[str, Status, str]] = Counter()
 
-    def add_batch(self, card: ModelCard, size: int) -> None:
-        """Adds an inferred batch."""
-        with self._lock:
-            self._models[card.name, card.version].batches.add(size)
-
     def add(self, request: Request, reply: ResultMessage) -> None:
         """Adds a reply, which may be a refusal."""
         with self._lock:
@@ -298,8 +273,7 @@ class ServingStats:
             stats = self._models[reply.model, reply.model_version]
             stats.answered += 1
             stats.executions += 1 / request.batch_size
-            times = {stage: request.times[stage] for stage in CLOUD_STAGES if stage in request.times}
-            stats.add(durations_ns(times))
+            stats.stages_ns.update(durations_ns(request.own_times))
 
     @property
     def models(self) -> Mapping[tuple[str, str], ModelStats]:

@@ -10,7 +10,7 @@ from shared.compression import Buffer
 from shared.inference.engine import Outputs
 from shared.messages.frame import EMPTY_HEADER, FrameHeader, FrameMessage, Status
 from shared.messages.topics import FrameId
-from shared.stages import Stage
+from shared.stages import CLOUD_STAGES, Stage
 
 
 class Refusal(NamedTuple):
@@ -57,6 +57,11 @@ class Request:
     def id(self) -> FrameId | None:
         """The frame's id; None if neither the message nor the correlation data has one."""
         return self.message.id if self.message else self.correlation
+
+    @property
+    def own_times(self) -> dict[Stage, int]:
+        """The times of the stages that it has passed here, in their order."""
+        return {stage: self.times[stage] for stage in CLOUD_STAGES if stage in self.times}
 
     @property
     def is_in_flight(self) -> bool:

@@ -115,11 +115,13 @@ def _reload(running: Broker) -> None:
 
 
 def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager[str]:
+    """Serves when the certificates of a secured broker expire, and its revocation list."""
     try:
-        from ops.broker.metrics import serve_broker_metrics  # noqa: PLC0415 (needs an extra)
+        from shared.prometheus import NodeCollector, serve_metrics  # noqa: PLC0415 (needs an extra)
     except ModuleNotFoundError as error:
         raise MissingExtraError("--metrics", error.name or "prometheus_client", "metrics") from error
-    return serve_broker_metrics(address, secured)
+    files = {} if secured is None else {"authority": secured / "ca.crt", "server": secured / "server.crt"}
+    return serve_metrics(address, NodeCollector("broker", **files))
 
 
 @broker.command()

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from shared.messages.msgpack_reader import Milliseconds, Name
 from shared.messages.schema import Schema
 
+METRICS_INTERVAL_NS = 2_000_000_000  # Shortest time between two reports of a node.
 MAX_METRICS_BYTES = 1 << 12
 MAX_OUTCOMES = 16
 MAX_REASON = 64  # Characters.

@@ -204,14 +204,14 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path) -> None:
     """A vehicle does not have it by default."""
     (tmp_path / "prometheus_client.py").write_text("raise ModuleNotFoundError(name='prometheus_client')")
     script = (
-        "from edge.config import EdgeConfig\nfrom edge.run import open_collector\n"
-        "open_collector(EdgeConfig(metrics=':0'), None)"
+        "from edge.config import EdgeConfig\nfrom edge.run import open_follower\n"
+        "open_follower('--metrics', ':0', EdgeConfig(metrics=':0'), None)"
     )
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=ROOT
     )
-    assert "--metrics needs prometheus_client, which is not installed" in ended.stderr
+    assert "'--metrics' needs prometheus_client, which is not installed" in ended.stderr
     assert "skylane[metrics]" in ended.stderr
 
 

@@ -21,6 +21,7 @@ from cloud.gateway.bind import ListenError, listen
 from cloud.gateway.http import detect, open_inference, skylane, tf_serving
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
+from cloud.gateway.http.metrics import WorkerCollector
 from cloud.gateway.http.middleware import CallMiddleware, HeaderChecks
 from cloud.gateway.limits import CallLimits
 from cloud.node import CloudNode
@@ -110,7 +111,7 @@ def create_app(worker: CloudNode) -> FastAPI:
     )
     for module in ROUTE_MODULES:
         app.include_router(module.routes)
-    app.state.worker = worker
+    app.state.worker, app.state.metrics = worker, WorkerCollector(worker)
     for error in (ApiError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(error, _on_error)
     if worker.config.origins:

@@ -4,11 +4,10 @@ import asyncio
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from cloud.gateway.http.call import Call, respond, worker_of
-from cloud.gateway.http.metrics import WorkerCollector
 from shared.messages.node_status import NodeState, pack_status
 
 routes = APIRouter()
@@ -20,12 +19,10 @@ routes = APIRouter()
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def metrics(call: Call) -> Response:
+async def metrics(call: Call, request: Request) -> Response:
     """Returns the metrics of the worker for Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(WorkerCollector(call.worker))
-    ProcessCollector(registry=registry)
-    return await respond(call, await asyncio.to_thread(generate_latest, registry), CONTENT_TYPE_LATEST)
+    text = await asyncio.to_thread(generate_latest, request.app.state.metrics)
+    return await respond(call, text, CONTENT_TYPE_LATEST)
 
 
 _BINARY = "application/octet-stream"
