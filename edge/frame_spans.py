@@ -8,18 +8,17 @@ from itertools import pairwise
 from opentelemetry.trace import SpanKind
 
 from edge.config import EdgeConfig
-from shared.messages.topics import FrameId, camera_name
+from shared.messages.topics import FrameId, TraceContext, camera_name
 from shared.runlog.latency_log import LatencyRow
-from shared.span_export import SpanExport, open_span_export
+from shared.span_export import SpanExport
 from shared.stages import Stage
-from shared.trace_context import TraceContext
 
 
 @contextmanager
 def export_rows(config: EdgeConfig) -> Iterator[Callable[[LatencyRow], None]]:
     """Yields what exports the spans of a frame whose row is written; it returns at once."""
     assert config.otel is not None
-    with open_span_export(config.otel, "skylane-vehicle", config.vehicle) as export:
+    with SpanExport(config.otel, "skylane-vehicle", config.vehicle) as export:
 
         def ended(row: LatencyRow) -> None:
             frame_id = FrameId(row.vehicle, camera_name(row.camera), row.session, row.sequence)

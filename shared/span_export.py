@@ -5,9 +5,8 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -19,9 +18,9 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from shared.logs import get_logger
+from shared.messages.topics import TraceContext
 from shared.runtime.machine import package_version
 from shared.threads import lower_priority
-from shared.trace_context import TraceContext
 
 _LOG = get_logger("spans")
 _MAX_WAITING = 1024  # Frames whose spans are not made yet; later ones get none.
@@ -37,7 +36,7 @@ MakeSpans = Callable[["SpanExport"], None]
 
 
 class SpanExport:
-    """Makes the spans of frames that have ended, and sends them. Use `open_span_export`."""
+    """Makes the spans of frames that have ended, and sends them, inside a `with` block; logs how many at its end."""
 
     def __init__(self, url: str, service: str, name: str) -> None:
         """`service` and `name` identify the node in the traces."""
@@ -51,20 +50,29 @@ class SpanExport:
         self._waiting: deque[MakeSpans] = deque()  # Nothing wakes the thread: that would take more time than a span.
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
-        self.sent = 0  # Spans that the receiver has accepted.
-        self.lost = 0  # Spans that it has not.
-        self.skipped = 0  # Frames without spans, because too many waited.
+        self._sent = 0  # Spans that the receiver has accepted.
+        self._lost = 0  # Spans that it has not.
+        self._skipped = 0  # Frames without spans, because too many waited.
 
-    def start(self) -> None:
-        """Starts the thread."""
+    def __enter__(self) -> Self:
         self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Sends what waits, as far as the receiver takes it in two seconds."""
+        self._closed.set()
+        self._thread.join(_TIMEOUT_S)
+        if self._thread.is_alive():  # The receiver hangs: the thread is left behind.
+            self._lost += len(self._made)
+            self._skipped += len(self._waiting)
+        _LOG.info("spans", receiver=self._url, sent=self._sent, lost=self._lost, frames_skipped=self._skipped)
 
     def later(self, make: MakeSpans) -> None:
         """Makes the spans of a frame soon, by calling `make` in the export's thread. Never waits."""
         if len(self._waiting) < _MAX_WAITING:
             self._waiting.append(make)
         else:
-            self.skipped += 1
+            self._skipped += 1
 
     def span(
         self,
@@ -82,7 +90,7 @@ class SpanExport:
         if own is None:
             own = TraceContext(parent.trace_id if parent else random.getrandbits(128), random.getrandbits(64))
         self._made.append(
-            ReadableSpan(  # A tracer of the SDK takes six times as long to make it.
+            ReadableSpan(  # A tracer takes six times as long, and needs a generator to give it these ids.
                 name,
                 _span_context(own),
                 None if parent is None else _span_context(parent),
@@ -97,14 +105,6 @@ class SpanExport:
             )
         )
         return own
-
-    def close(self) -> None:
-        """Sends what waits, as far as the receiver takes it in two seconds."""
-        self._closed.set()
-        self._thread.join(_TIMEOUT_S)
-        if self._thread.is_alive():  # The receiver hangs: the thread is left behind.
-            self.lost += len(self._made)
-            self.skipped += len(self._waiting)
 
     def _run(self) -> None:
         lower_priority()
@@ -124,24 +124,12 @@ class SpanExport:
         if not self._made:
             return
         if self._exporter.export(self._made) is SpanExportResult.SUCCESS:
-            self.sent += len(self._made)
+            self._sent += len(self._made)
         else:
-            if not self.lost:
+            if not self._lost:
                 _LOG.warning("spans not accepted; later failures are only counted", receiver=self._url)
-            self.lost += len(self._made)
+            self._lost += len(self._made)
         self._made.clear()
-
-
-@contextmanager
-def open_span_export(url: str, service: str, name: str) -> Iterator[SpanExport]:
-    """Yields the export of a node's spans; logs at the end how many were sent."""
-    export = SpanExport(url, service, name)
-    export.start()
-    try:
-        yield export
-    finally:
-        export.close()
-        _LOG.info("spans", receiver=url, sent=export.sent, lost=export.lost, frames_skipped=export.skipped)
 
 
 class _ShortReplies(requests.Session):

@@ -25,7 +25,6 @@ from shared.messages.node_metrics import VehicleMetrics, pack_vehicle_metrics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import LINK_JAMMED, Ack, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, client_id
-from shared.trace_context import TraceContext
 
 _LOG = RateLimitedLogger(get_logger("edge"))
 _CONTROL_MESSAGES = 8  # Messages other than frames that may wait for the broker.
@@ -180,7 +179,7 @@ class MqttTransport:
                 response_topic=topics.MASKS.of(vehicle=self._vehicle, camera=camera),
                 correlation=str(message.id).encode(),
                 expiry_s=message.deadline.expiry_s(),
-                traceparent=str(TraceContext.of_frame(message.id, message.attempt, self._otel_share)),
+                traceparent=str(topics.TraceContext.of_frame(message.id, message.attempt, self._otel_share)),
             ),
             acknowledged=on_ack if self._qos else None,
         )

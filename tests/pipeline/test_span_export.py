@@ -11,11 +11,11 @@ import pytest
 from ops.broker.broker import Broker
 from ops.processes.worker_process import Worker
 from shared.messages import topics
+from shared.messages.topics import TraceContext
 from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Properties
 from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
-from shared.trace_context import TraceContext
 from tests.conftest import need_mosquitto
 from tests.pipeline.rig import pictures
 from tests.support.command import Command
