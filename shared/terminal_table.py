@@ -151,7 +151,7 @@ def result_table(title: str, columns: Mapping[str, str], rows: Iterable[Sequence
     return table
 
 
-def _formatted(value: Any, spec: str) -> str:
+def _formatted(value: Any, spec: str) -> str | Text:
     if value is None:
         return ""
-    return value if isinstance(value, str) else format(value, spec.lstrip("<!"))
+    return value if isinstance(value, str | Text) else format(value, spec.lstrip("<!"))

@@ -5,7 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -46,11 +46,11 @@ def status(name: str, *, as_json: bool, **flags: Any) -> None:
     """
     connection = connection_from(flags)
     with _watched(connection, name) as fleet:
+        certificates = _certificates(connection, name)
         fleet.wait_until_heard(_LISTEN_S)
         state = fleet.state()
-    certificates = _certificates(connection, name)
     if as_json:
-        click.echo(json.dumps(state.to_json() | {"certificate_days": certificates}, indent=2))
+        click.echo(json.dumps(asdict(state) | {"certificate_days": certificates}, indent=2))
     else:
         Console().print(fleet_tables(state, certificates))
 
@@ -92,15 +92,14 @@ def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
     if not address.tls:
         return {}
     now_s = clock.now_ns() / 1e9
-    days: dict[str, float] = {}
-    with suppress(OSError):  # The broker has ended since the connection was opened.
-        broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
-        days["broker"] = (broker_s - now_s) / _DAY_S
-    found: dict[str, float] = {}
-    for path in sorted((connection.certs or Path()).glob("*.crt")) if connection.certs else ():
+    found = {}
+    for path in connection.certs.glob("*.crt") if connection.certs else ():
         with suppress(SkylaneError):
             expiries = certificate_expiries(path)
             if expiries:
-                found[path.name] = (min(expiries).timestamp() - now_s) / _DAY_S
-    soonest = sorted(found.items(), key=lambda item: item[1])[:10]
-    return {key: round(value, 1) for key, value in (*days.items(), *soonest)}
+                found[path.name] = min(expiries).timestamp()
+    expiries_s = dict(sorted(found.items(), key=lambda item: item[1])[:10])
+    with suppress(OSError):  # The broker has ended since the connection was opened.
+        broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
+        expiries_s = {"broker": broker_s} | expiries_s
+    return {key: round((expires_s - now_s) / _DAY_S, 1) for key, expires_s in expiries_s.items()}

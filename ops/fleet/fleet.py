@@ -4,7 +4,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -32,19 +33,21 @@ SILENT_AFTER_S = 5.0  # Two reports missing.
 _MAX_SYS_BYTES = 256
 _MAX_MODELS = 64  # Of a worker.
 _MAX_ENGINE = 200  # Characters.
-_POLL_S = 0.1
+_POLL_S = 0.02
 _RETAINED_NS = 500_000_000
 _SLOW = 1.5  # Times the usual inference of the workers with the same model.
 _UNANSWERED = 0.05  # Share of the frames of a minute, from which a node needs a look.
 _FEWEST_FRAMES = 10  # For a share.
-_BROKER = {  # What is shown of the broker, and its topic.
-    "version": "$SYS/broker/version",
-    "uptime": "$SYS/broker/uptime",
-    "clients": "$SYS/broker/clients/connected",
-    "messages_per_minute": "$SYS/broker/load/messages/received/1min",
-    "bytes_per_minute": "$SYS/broker/load/bytes/received/1min",
-    "dropped_messages": "$SYS/broker/publish/messages/dropped",
+_BROKER_TOPICS = {  # What is shown of the broker, by topic.
+    "$SYS/broker/version": "version",
+    "$SYS/broker/uptime": "uptime",
+    "$SYS/broker/clients/connected": "clients",
+    "$SYS/broker/load/messages/received/1min": "messages_per_minute",
+    "$SYS/broker/load/bytes/received/1min": "bytes_per_minute",
+    "$SYS/broker/publish/messages/dropped": "dropped_messages",
 }
+
+Metrics = WorkerMetrics | VehicleMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,8 @@ class Announced:
 
     state: NodeState
     session: str
-    models: Mapping[str, str]  # Name and version.
+    models: Mapping[str, str]  # Versions by name.
     engine: str
-
-    @classmethod
-    def read(cls, payload: Buffer) -> "Announced":
-        """Reads a status; raises a MessageError if it is invalid."""
-        status = unpack_status(payload)
-        cards = status.cards[:_MAX_MODELS]
-        engines = dict.fromkeys(f"{card.engine} {card.precision}" for card in cards)
-        return cls(
-            status.state, status.session, {card.name: card.version for card in cards}, ", ".join(engines)[:_MAX_ENGINE]
-        )
 
 
 @dataclass(slots=True)
@@ -74,7 +67,7 @@ class FleetNode:
     name: str
     status: Announced | None = None
     load: LoadReport | None = None
-    metrics: WorkerMetrics | VehicleMetrics | None = None
+    metrics: Any = None  # WorkerMetrics or VehicleMetrics.
     heard_ns: int | None = None  # When the metrics arrived.
     invalid: str = ""  # What is wrong with its latest message that cannot be read.
 
@@ -86,7 +79,13 @@ class FleetNode:
     @property
     def is_online(self) -> bool:
         """Whether the broker has it online."""
-        return self.status is not None and self.status.state is NodeState.ONLINE
+        return self.state == NodeState.ONLINE
+
+    @property
+    def inference_ms(self) -> float | None:
+        """The median inference time of a worker."""
+        inference = getattr(self.metrics, "inference", None)
+        return inference.p50_ms if inference else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,45 +99,41 @@ class FleetState:
     vehicles_offline: int  # Left out of `vehicles`: the broker keeps the name of each that was ever there.
     left_out: int  # Nodes beyond `MAX_NODES`.
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the same for `--json`."""
-        return asdict(self)
 
-
-@dataclass(slots=True)
 class FleetMonitor:
     """Collects the reports. The network thread adds them, any thread reads the state."""
 
-    since_ns: int = field(default_factory=clock.now_ns)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _workers: dict[str, FleetNode] = field(default_factory=dict)
-    _vehicles: dict[str, FleetNode] = field(default_factory=dict)
-    _broker: dict[str, str] = field(default_factory=dict)
-    _left_out: set[int] = field(default_factory=set)
-    _bus: Bus = field(default_factory=NoBus)
+    def __init__(self) -> None:
+        self._since_ns = clock.now_ns()
+        self._lock = threading.Lock()
+        self._workers: dict[str, FleetNode] = {}
+        self._vehicles: dict[str, FleetNode] = {}
+        self._broker: dict[str, str] = {}
+        self._left_out: set[int] = set()
+        self._bus: Bus = NoBus()
 
     def open(self, bus: Bus) -> None:
         """Subscribes to all reports."""
         self._bus = bus
         readers: tuple[tuple[TopicKind, dict[str, FleetNode], str, Callable[[Any], Any]], ...] = (
-            (WORKER_STATUS, self._workers, "status", Announced.read),
-            (VEHICLE_STATUS, self._vehicles, "status", Announced.read),
+            (WORKER_STATUS, self._workers, "status", _read_status),
+            (VEHICLE_STATUS, self._vehicles, "status", _read_status),
             (LOADS, self._workers, "load", unpack_load),
             (WORKER_METRICS, self._workers, "metrics", unpack_worker_metrics),
             (VEHICLE_METRICS, self._vehicles, "metrics", unpack_vehicle_metrics),
         )
         for kind, nodes, part, read in readers:
             bus.subscribe(kind.filter(), kind.qos, partial(self._add, kind, nodes, part, read))
-        for name, topic in _BROKER.items():
-            bus.subscribe(topic, 0, partial(self._add_broker, name))
+        for topic in _BROKER_TOPICS:
+            bus.subscribe(topic, 0, self._add_broker)
 
     def wait_until_heard(self, timeout_s: float) -> None:
         """Waits until every node that is online has reported since the start, or until the time is over."""
-        deadline_ns = self.since_ns + round(timeout_s * 1e9)
-        while clock.now_ns() < deadline_ns:
+        deadline_ns = self._since_ns + round(timeout_s * 1e9)
+        while (now_ns := clock.now_ns()) < deadline_ns:
             with self._lock:
                 nodes = [*self._workers.values(), *self._vehicles.values()]
-            retained = clock.now_ns() - self.since_ns > _RETAINED_NS  # They arrive right after the subscription.
+            retained = now_ns - self._since_ns > _RETAINED_NS  # They arrive right after the subscription.
             if retained and all(node.heard_ns for node in nodes if node.is_online):
                 return
             time.sleep(_POLL_S)
@@ -147,12 +142,12 @@ class FleetMonitor:
         """Returns the fleet as it is now."""
         now_ns = clock.now_ns()
         with self._lock:
-            workers, vehicles = list(self._workers.values()), list(self._vehicles.values())
+            workers, vehicles = (list(map(copy, nodes.values())) for nodes in (self._workers, self._vehicles))
             broker, left_out = dict(self._broker), len(self._left_out)
         present = [node for node in vehicles if node.is_online or node.metrics is not None or node.invalid]
         usual_ms = _usual_ms(workers)
-        worker_rows = [self._worker(node, usual_ms, now_ns) for node in workers]
-        vehicle_rows = [self._vehicle(node, now_ns) for node in present]
+        worker_rows = [self._row(node, WorkerMetrics, usual_ms, now_ns) | _serving(node) for node in workers]
+        vehicle_rows = [self._row(node, VehicleMetrics, usual_ms, now_ns) for node in present]
         for rows in (worker_rows, vehicle_rows):
             rows.sort(key=lambda row: (not row["problems"], row["name"]))
         problems = list(self._problems([*workers, *vehicles], broker, left_out))
@@ -190,63 +185,53 @@ class FleetMonitor:
             if part == "metrics":
                 node.heard_ns = delivery.received_ns
 
-    def _add_broker(self, name: str, delivery: Delivery) -> None:
+    def _add_broker(self, delivery: Delivery) -> None:
         text = bytes(delivery.payload[:_MAX_SYS_BYTES]).decode(errors="replace")
         with self._lock:
-            self._broker[name] = printable(text)
+            self._broker[_BROKER_TOPICS[delivery.topic]] = printable(text)
 
-    def _worker(self, node: FleetNode, usual_ms: Mapping[str, float], now_ns: int) -> dict[str, Any]:
-        metrics = node.metrics if isinstance(node.metrics, WorkerMetrics) else None
-        models = node.status.models if node.status else {}
-        load = next(iter(node.load.models.values()), None) if node.load else None
-        return {
+    def _row(self, node: FleetNode, kind: Any, usual_ms: Mapping[str, float], now_ns: int) -> dict[str, Any]:
+        """Returns what a node has reported, for the table and for JSON; None for what is not known."""
+        row: dict[str, Any] = {
             "name": node.name,
             "state": node.state,
-            "problems": [*self._common(node, now_ns), *_slow(node, usual_ms), *_unanswered(metrics, "refuses")],
-            "models": [f"{model} {version}" for model, version in models.items()],
-            "engine": node.status.engine if node.status else "",
-            "frames_per_s": _rate(metrics),
-            "frames": dict(metrics.frames) if metrics else None,
-            "queue_ms": _quantiles(metrics.queue if metrics else None),
-            "inference_ms": _quantiles(metrics.inference if metrics else None),
-            "in_queue": load.queue if load else None,
-            "free": load.free if load else None,
-            "cpu_percent": metrics.cpu_percent if metrics else None,
-            "memory_bytes": metrics.memory_bytes if metrics else None,
-            "gpu_percent": metrics.gpu_percent if metrics else None,
-            "gpu_memory_bytes": metrics.gpu_memory_bytes if metrics else None,
-            "seen_s_ago": _ago(node, now_ns),
+            "problems": [*self._faults(node, now_ns), *_slow(node, usual_ms), *_unanswered(node.metrics)],
+            "frames_per_s": _rate(node.metrics),
         }
+        for name in kind.__struct_fields__:
+            value = getattr(node.metrics, name, None)
+            if name in ("queue", "inference", "total"):
+                row[f"{name}_ms"] = {"p50": value.p50_ms, "p95": value.p95_ms} if isinstance(value, Quantiles) else None
+            elif name not in ("session", "seconds"):
+                row[name] = value
+        row["seen_s_ago"] = None if node.heard_ns is None else round(max(0, now_ns - node.heard_ns) / 1e9, 1)
+        return row
 
-    def _vehicle(self, node: FleetNode, now_ns: int) -> dict[str, Any]:
-        metrics = node.metrics if isinstance(node.metrics, VehicleMetrics) else None
-        return {
-            "name": node.name,
-            "state": node.state,
-            "problems": [*self._common(node, now_ns), *_unanswered(metrics, "loses")],
-            "model": metrics.model if metrics else None,
-            "frames_per_s": _rate(metrics),
-            "frames": dict(metrics.frames) if metrics else None,
-            "reason": metrics.reason if metrics else None,
-            "total_ms": _quantiles(metrics.total if metrics else None),
-            "in_flight": metrics.in_flight if metrics else None,
-            "clock_error_ms": metrics.clock_error_ms if metrics else None,
-            "seen_s_ago": _ago(node, now_ns),
-        }
-
-    def _common(self, node: FleetNode, now_ns: int) -> Iterator[str]:
+    def _faults(self, node: FleetNode, now_ns: int) -> Iterator[str]:
         """Yields what can be wrong with any node."""
         if node.state == "unannounced":
             yield "reports, but the broker has no status of it"
         elif not node.is_online:
             yield node.state
-        silent_s = (now_ns - (node.heard_ns or self.since_ns)) / 1e9
+        silent_s = (now_ns - (node.heard_ns or self._since_ns)) / 1e9
         if node.is_online and silent_s > SILENT_AFTER_S:
             yield f"silent for {silent_s:.0f} s" if node.heard_ns else "sends no metrics"
         if node.status and node.metrics and node.is_online and node.status.session != node.metrics.session:
             yield "two processes of this name report"
         if node.invalid:
             yield f"sends what cannot be read: {node.invalid}"
+
+
+def missed_frames(frames: Mapping[str, int]) -> Counter[str]:
+    """Returns the frames without a result, by outcome."""
+    return Counter({name: count for name, count in frames.items() if name not in WITH_RESULT})
+
+
+def _read_status(payload: Buffer) -> Announced:
+    status = unpack_status(payload)
+    cards = status.cards[:_MAX_MODELS]
+    engines = ", ".join(dict.fromkeys(f"{card.engine} {card.precision}" for card in cards))
+    return Announced(status.state, status.session, {card.name: card.version for card in cards}, engines[:_MAX_ENGINE])
 
 
 def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
@@ -256,55 +241,51 @@ def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
     return name is not None and bool(nodes.pop(name))
 
 
+def _serving(node: FleetNode) -> dict[str, Any]:
+    """Returns what a worker serves, and its load."""
+    load = next(iter(node.load.models.values()), None) if node.load else None
+    return {
+        "models": [f"{model} {version}" for model, version in node.status.models.items()] if node.status else [],
+        "engine": node.status.engine if node.status else "",
+        "in_queue": load.queue if load else None,
+        "free": load.free if load else None,
+    }
+
+
 def _usual_ms(workers: list[FleetNode]) -> dict[str, float]:
     """Returns the lower median of the inference times of the workers with each model."""
     times: dict[str, list[float]] = {}
     for node in workers:
-        if node.status and (own_ms := _inference_ms(node)) is not None:
+        if node.status and node.inference_ms is not None:
             for model in node.status.models:
-                times.setdefault(model, []).append(own_ms)
+                times.setdefault(model, []).append(node.inference_ms)
     return {model: median_low(values) for model, values in times.items()}
 
 
 def _slow(node: FleetNode, usual_ms: Mapping[str, float]) -> Iterator[str]:
     """Yields that a worker needs longer for a frame than others with its models."""
-    own_ms = _inference_ms(node)
-    if own_ms is None or not node.status or not node.status.models:
-        return
-    others_ms = max(usual_ms[model] for model in node.status.models)
-    if own_ms > _SLOW * others_ms:
-        yield f"slow: inference {own_ms:.0f} ms, the others {others_ms:.0f} ms"
+    own_ms = node.inference_ms
+    if own_ms is not None and node.status and node.status.models:
+        others_ms = max(usual_ms[model] for model in node.status.models)
+        if own_ms > _SLOW * others_ms:
+            yield f"slow: inference {own_ms:.0f} ms, the others {others_ms:.0f} ms"
 
 
-def _inference_ms(node: FleetNode) -> float | None:
-    metrics = node.metrics
-    return metrics.inference.p50_ms if isinstance(metrics, WorkerMetrics) and metrics.inference else None
-
-
-def _unanswered(metrics: WorkerMetrics | VehicleMetrics | None, verb: str) -> Iterator[str]:
+def _unanswered(metrics: Metrics | None) -> Iterator[str]:
     """Yields that many frames get no result, and the outcome that most of them have."""
     if metrics is None:
         return
-    missed = Counter({name: count for name, count in metrics.frames.items() if name not in WITH_RESULT})
-    total = sum(metrics.frames.values())
+    missed, total = missed_frames(metrics.frames), sum(metrics.frames.values())
     if total < _FEWEST_FRAMES or missed.total() < _UNANSWERED * total:
         return
-    reason = missed.most_common(1)[0][0]
-    if isinstance(metrics, VehicleMetrics) and metrics.reason:
-        reason += f": {metrics.reason}"
+    verb, reason = "refuses", missed.most_common(1)[0][0]
+    if isinstance(metrics, VehicleMetrics):
+        verb, reason = "loses", f"{reason}: {metrics.reason}" if metrics.reason else reason
     yield f"{verb} {100 * missed.total() / total:.0f} % of the frames ({reason})"
 
 
-def _rate(metrics: WorkerMetrics | VehicleMetrics | None) -> float | None:
+def _rate(metrics: Metrics | None) -> float | None:
     """Returns the frames with a result in a second."""
     if metrics is None or not metrics.seconds:
         return None
     return round(sum(metrics.frames.get(name, 0) for name in WITH_RESULT) / metrics.seconds, 2)
-
-
-def _quantiles(found: Quantiles | None) -> dict[str, float | None] | None:
-    return None if found is None else {"p50": found.p50_ms, "p95": found.p95_ms}
-
-
-def _ago(node: FleetNode, now_ns: int) -> float | None:
-    return None if node.heard_ns is None else round(max(0, now_ns - node.heard_ns) / 1e9, 1)

@@ -1,42 +1,53 @@
 """The fleet as tables for a terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
-from ops.fleet.fleet import FleetState
-from shared.runlog.latency_log import WITH_RESULT
-from shared.terminal_table import Table
+from ops.fleet.fleet import FleetState, missed_frames
+from shared.runlog.percentiles import MISSING
+from shared.terminal_table import Table, result_table
 
 _MOST_ROWS = 60  # Of each table.
 _MOST_PROBLEMS = 20
 _MOST_MODELS = 3  # Of a worker.
 _GOOD, _BAD = "green", "bold red"
 
-_BROKER = {"version": "{}", "uptime": "up {}", "clients": "{} clients", "dropped_messages": "{} messages dropped"}
-_RATES = (("messages_per_minute", "{:.0f} messages/s", 60), ("bytes_per_minute", "{:.2f} MB/s", 60e6))
-
 Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str | Text]]
 
 
 def fleet_tables(state: FleetState, certificates: Mapping[str, float]) -> Group:
     """Returns the fleet as tables, after what needs a look. `certificates`: the days that each is still valid."""
-    parts: list[Any] = [Text(line) for line in _broker_lines(state, certificates)]
-    parts += [Text(line, _BAD) for line in _problem_lines(state)]
-    return Group(*parts, _workers(state.workers), _vehicles(state))
-
-
-def _broker_lines(state: FleetState, certificates: Mapping[str, float]) -> Iterator[str]:
-    parts = [text.format(value) for name, text in _BROKER.items() if (value := state.broker.get(name))]
-    for name, text, unit in _RATES:
-        with suppress(KeyError, ValueError):  # The broker has no such topic, or it holds no number.
-            parts.append(text.format(float(state.broker[name]) / unit))
-    yield f"broker: {' · '.join(parts) or 'it tells nothing about itself'}"
+    lines = [Text(_broker(state.broker))]
     if certificates:
-        yield "certificates expire: " + ", ".join(f"{name} in {days:.0f} days" for name, days in certificates.items())
+        days = ", ".join(f"{name} in {days:.0f} days" for name, days in certificates.items())
+        lines.append(Text(f"certificates expire: {days}"))
+    lines += [Text(line, _BAD) for line in _problem_lines(state)]
+    offline = f"{state.vehicles_offline} offline" if state.vehicles_offline else ""
+    workers = _table("Workers", state.workers, _WORKER_COLUMNS)
+    return Group(*lines, workers, _table("Vehicles", state.vehicles, _VEHICLE_COLUMNS, offline))
+
+
+def _broker(found: Mapping[str, str]) -> str:
+    parts = []
+    for name, (text, unit) in _BROKER_TEXTS.items():
+        with suppress(KeyError, ValueError):  # The broker has no such topic, or it holds no number.
+            parts.append(text.format(float(found[name]) / unit if unit else found[name]))
+    return f"broker: {' · '.join(parts) or 'it tells nothing about itself'}"
+
+
+_BROKER_TEXTS = {  # With the unit of numbers.
+    "version": ("{}", None),
+    "uptime": ("up {}", None),
+    "clients": ("{} clients", None),
+    "dropped_messages": ("{} messages dropped", None),
+    "messages_per_minute": ("{:.0f} messages/s", 60),
+    "bytes_per_minute": ("{:.2f} MB/s", 60e6),
+}
 
 
 def _problem_lines(state: FleetState) -> Iterator[str]:
@@ -52,77 +63,62 @@ def _problem_lines(state: FleetState) -> Iterator[str]:
         yield f"{len(lines) - _MOST_PROBLEMS} more problems, see --json"
 
 
-def _workers(rows: Sequence[Row]) -> Table:
-    columns = ("frames/s", "refused", "queue ms", "inference ms", "waiting", "CPU %", "MB", "GPU %")
-    table = _table("Workers", rows, columns, "model")
-    for row in rows[:_MOST_ROWS]:
-        table.add_row(
-            *_state(row),
-            _number(row["frames_per_s"], ".1f"),
-            _missed(row["frames"]),
-            _times(row["queue_ms"]),
-            _times(row["inference_ms"]),
-            _number(row["in_queue"], "d"),
-            _number(row["cpu_percent"], ".0f"),
-            _number(row["memory_bytes"], ".0f", 1e6),
-            _number(row["gpu_percent"], ".0f"),
-            Text(_models(row["models"]) + (f" ({row['engine']})" if row["engine"] else "")),
-        )
-    return table
-
-
-def _models(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_MODELS]) + (
-        f", {len(names) - _MOST_MODELS} more" if len(names) > _MOST_MODELS else ""
-    )
-
-
-def _vehicles(state: FleetState) -> Table:
-    rows = state.vehicles
-    columns = ("frames/s", "no result", "total ms", "in flight", "clock ± ms", "seen s ago")
-    table = _table(
-        "Vehicles", rows, columns, "model", f"{state.vehicles_offline} offline" if state.vehicles_offline else ""
-    )
-    for row in rows[:_MOST_ROWS]:
-        table.add_row(
-            *_state(row),
-            _number(row["frames_per_s"], ".1f"),
-            _missed(row["frames"]),
-            _times(row["total_ms"]),
-            _number(row["in_flight"], "d"),
-            _number(row["clock_error_ms"], ".2f"),
-            _number(row["seen_s_ago"], ".0f"),
-            Text(row["model"] or "–"),
-        )
-    return table
-
-
-def _table(title: str, rows: Sequence[Row], numbers: Sequence[str], last: str, more: str = "") -> Table:
+def _table(title: str, rows: Sequence[Row], columns: Columns, more: str = "") -> Table:
     hidden = f"{len(rows) - _MOST_ROWS} more, see --json" if len(rows) > _MOST_ROWS else ""
     caption = " · ".join(filter(None, ("of the last minute; times: p50 / p95" if rows else "", more, hidden)))
-    table = Table("name", "state", title=f"{title}: {len(rows)}", caption=caption)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    table.add_column(last)
-    return table
+    formats = {heading: "<" if heading in ("name", "state", "model") else ">" for heading in columns}
+    cells = [[cell(row) for cell in columns.values()] for row in rows[:_MOST_ROWS]]
+    return result_table(f"{title}: {len(rows)}", formats, cells, caption)
 
 
-def _state(row: Row) -> tuple[Text, Text]:
-    style = _BAD if row["problems"] else ""
-    return Text(row["name"], style), Text(row["state"], _GOOD if row["state"] == "online" else _BAD)
+def _number(name: str, spec: str, unit: float = 1) -> Callable[[Row], str]:
+    return lambda row: MISSING if row[name] is None else f"{row[name] / unit:{spec}}"
 
 
-def _number(value: float | None, spec: str, unit: float = 1) -> str:
-    return "–" if value is None else f"{value if unit == 1 else value / unit:{spec}}"
+def _times(name: str) -> Callable[[Row], str]:
+    def shown(row: Row) -> str:
+        found = row[name]
+        return MISSING if found is None else " / ".join(_number(each, ".0f")(found) for each in ("p50", "p95"))
+
+    return shown
 
 
-def _times(found: Mapping[str, float | None] | None) -> str:
-    return "–" if found is None else " / ".join(_number(found[name], ".0f") for name in ("p50", "p95"))
-
-
-def _missed(frames: Mapping[str, int] | None) -> str:
+def _missed(row: Row) -> str:
     """Returns the share of the frames without a result."""
+    frames = row["frames"]
     if not frames or not sum(frames.values()):
-        return "–"
-    missed = sum(count for name, count in frames.items() if name not in WITH_RESULT)
-    return f"{100 * missed / sum(frames.values()):.0f} %"
+        return MISSING
+    return f"{100 * missed_frames(frames).total() / sum(frames.values()):.0f} %"
+
+
+def _models(row: Row) -> Text:
+    names, engine = row["models"], row["engine"]
+    more = [f"{len(names) - _MOST_MODELS} more"] if len(names) > _MOST_MODELS else []
+    return Text(", ".join([*names[:_MOST_MODELS], *more]) + (f" ({engine})" if engine else ""))
+
+
+_COLUMNS: Columns = {
+    "name": lambda row: Text(row["name"], _BAD if row["problems"] else ""),
+    "state": lambda row: Text(row["state"], _GOOD if row["state"] == "online" else _BAD),
+    "frames/s": _number("frames_per_s", ".1f"),
+}
+_WORKER_COLUMNS: Columns = {
+    **_COLUMNS,
+    "refused": _missed,
+    "queue ms": _times("queue_ms"),
+    "inference ms": _times("inference_ms"),
+    "waiting": _number("in_queue", ".0f"),
+    "CPU %": _number("cpu_percent", ".0f"),
+    "MB": _number("memory_bytes", ".0f", 1e6),
+    "GPU %": _number("gpu_percent", ".0f"),
+    "model": _models,
+}
+_VEHICLE_COLUMNS: Columns = {
+    **_COLUMNS,
+    "no result": _missed,
+    "total ms": _times("total_ms"),
+    "in flight": _number("in_flight", ".0f"),
+    "clock ± ms": _number("clock_error_ms", ".2f"),
+    "seen s ago": _number("seen_s_ago", ".0f"),
+    "model": lambda row: Text(row["model"] or MISSING),
+}
