@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from analysis.trace_cli import trace
+from analysis.trace import trace
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 from tests.support import run_damage
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
