@@ -3,15 +3,11 @@
 import os
 import select
 import sys
+import termios
 import threading
+import tty
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-
-try:
-    import termios
-    import tty
-except ModuleNotFoundError:  # pragma: no cover - Windows, where a playback has no keys.
-    termios = None  # type: ignore[assignment]
 
 RIGHT = "\x1b[C"
 HELP = "space pauses · → steps · + and − change the speed"
@@ -26,7 +22,7 @@ def reading_keys(actions: Mapping[str, Callable[[], None]]) -> Iterator[bool]:
 
     The terminal is as before at the end. A process in the background reads nothing, so that the shell does not stop it.
     """
-    terminal = sys.stdin.fileno() if termios is not None and sys.stdin is not None and sys.stdin.isatty() else None
+    terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     if not actions or terminal is None or not _is_in_foreground(terminal):
         yield False
         return
@@ -48,17 +44,14 @@ def _read(terminal: int, actions: Mapping[str, Callable[[], None]], ended: threa
     while not ended.is_set():
         if not _is_in_foreground(terminal):
             ended.wait(_POLL_S)
-            continue
-        if not select.select([terminal], [], [], _POLL_S)[0]:
-            continue
-        pressed = os.read(terminal, _READ_BYTES).decode(errors="ignore")
-        if not pressed:
-            return  # The terminal is gone.
-        while pressed:
-            key = next((each for each in actions if pressed.startswith(each)), pressed[0])
-            pressed = pressed[len(key) :]
-            if key in actions:
-                actions[key]()
+        elif select.select([terminal], [], [], _POLL_S)[0]:
+            pressed = os.read(terminal, _READ_BYTES).decode(errors="ignore")
+            if not pressed:
+                return  # The terminal is gone.
+            while pressed:
+                key = next((each for each in actions if pressed.startswith(each)), pressed[0])
+                pressed = pressed[len(key) :]
+                actions.get(key, lambda: None)()
 
 
 def _is_in_foreground(terminal: int) -> bool:
