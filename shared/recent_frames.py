@@ -5,6 +5,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from shared import clock
 from shared.messages.node_metrics import MAX_OUTCOMES, MAX_REASON, Quantiles
@@ -12,7 +13,7 @@ from shared.runlog.percentiles import percentiles
 
 SPAN_S = 60
 _NS_PER_S = 1_000_000_000
-_SAMPLES = 64  # Times that are kept of a second: a random choice if there are more.
+_SAMPLES = 64  # Frames of a second whose times are kept: a random choice if there are more.
 _FEWEST_FOR_P95 = 20
 
 
@@ -21,8 +22,8 @@ class _Second:
     number: int
     frames: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    times_ns: dict[str, list[int]] = field(default_factory=dict)
-    timed: int = 0
+    times_ns: list[Mapping[str, int]] = field(default_factory=list)
+    timed: int = 0  # Frames with times, of which `times_ns` keeps some.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,13 @@ class RecentFrames:
             kind = reason.partition(":")[0][:MAX_REASON]
             if kind and (len(second.reasons) < MAX_OUTCOMES or kind in second.reasons):
                 second.reasons[kind] += 1
-            if not times_ns:
-                return
-            second.timed += 1
-            place = self._random.randrange(second.timed)
-            for name, time_ns in times_ns.items():
-                times = second.times_ns.setdefault(name, [])
-                if len(times) < _SAMPLES:
-                    times.append(time_ns)
+            if times_ns:
+                second.timed += 1
+                place = self._random.randrange(second.timed)
+                if len(second.times_ns) < _SAMPLES:
+                    second.times_ns.append(times_ns)
                 elif place < _SAMPLES:
-                    times[place] = time_ns
+                    second.times_ns[place] = times_ns
 
     def summary(self) -> RecentSummary:
         """Returns the last minute."""
@@ -78,8 +76,8 @@ class RecentFrames:
             for second in self._seconds:
                 frames += second.frames
                 reasons += second.reasons
-                for name, values in second.times_ns.items():
-                    times.setdefault(name, []).extend(values)
+                for name, time_ns in chain.from_iterable(each.items() for each in second.times_ns):
+                    times.setdefault(name, []).append(time_ns)
         quantiles = {name: _quantiles(values) for name, values in times.items()}
         reason = reasons.most_common(1)[0][0] if reasons else ""
         seconds = min(float(SPAN_S), (now_ns - self._started_ns) / _NS_PER_S)
