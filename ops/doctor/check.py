@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shared.errors import SkylaneError
-
 
 class Severity(StrEnum):
     """What a finding means for a run."""
@@ -34,12 +32,6 @@ class Check:
 Checks = Callable[[], Iterator[Check]]
 
 
-def fault_of(error: SkylaneError) -> tuple[str, str]:
-    """Returns the cause and the remedy in an error message, which a colon divides."""
-    cause, _, remedy = str(error).rpartition(": ")
-    return (cause, remedy) if cause else (remedy, "")
-
-
 def run_side_by_side(groups: Mapping[str, Checks], deadline_s: float) -> list[Check]:
     """Makes the checks of each group in a thread of its own; returns them in the order of the groups.
 
@@ -59,14 +51,14 @@ def run_side_by_side(groups: Mapping[str, Checks], deadline_s: float) -> list[Ch
     ends_s = time.monotonic() + deadline_s
     for thread in threads.values():
         thread.start()
+    checks: list[Check] = []
     for name, thread in threads.items():
         thread.join(max(0.0, ends_s - time.monotonic()))
+        checks += found[name]
         if thread.is_alive():
-            where = f"after {found[name][-1].name!r}" if found[name] else "at its first check"
-            found[name] = [
-                *found[name],
-                Check(name, ERROR, f"it hangs {where}: no result in {deadline_s:g} s", "sudo dmesg | tail"),
-            ]
+            where = f"after {checks[-1].name!r}" if found[name] else "at its first check"
+            cause = f"it hangs {where}: no result in {deadline_s:g} s"
+            checks.append(Check(name, ERROR, cause, "sudo dmesg | tail"))
     if bugs:
         raise bugs[0]
-    return [check for checks in found.values() for check in checks]
+    return checks

@@ -18,7 +18,6 @@ from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, Checks, run_sid
 from shared.config import ConfigError, read_yaml
 from shared.flags import GroupedCommand, key_options, override
 from shared.logs import configure_logging
-from shared.models.repository import default_root
 from shared.mqtt.broker_options import broker_options
 from shared.runlog.run_folder import RUNS
 from shared.sanitize import printable
@@ -80,10 +79,7 @@ def _groups(node: connection.Node, *, with_frame: bool) -> dict[str, Checks]:
     config = node.config
     own: dict[str, Checks]
     if isinstance(config, CloudConfig):
-        own = {
-            "disk": partial(machine.disk, config.repository or default_root()),
-            "ports": partial(machine.ports, config),
-        }
+        own = {"ports": partial(machine.ports, config)}
     else:
         own = {"disk": partial(machine.disk, config.out or RUNS), "runs": machine.interrupted_runs}
     return {

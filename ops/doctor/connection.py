@@ -20,7 +20,7 @@ from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.transports.opening import open_transport
 from edge.transports.transport import TRANSPORTS, Transport
-from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, fault_of
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
 from shared import clock
 from shared.clock import Deadline, Exchange
 from shared.errors import SkylaneError, reason_of
@@ -35,7 +35,7 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
-from shared.network.tls import certificate_expiries, create_tls_context, describe_tls_error
+from shared.network.tls import certificate_expiries, describe_tls_error, server_certificate_expiry
 from shared.task import task_named
 
 _NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
@@ -44,7 +44,7 @@ _REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply 
 _FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
 _FRAME_SIZE = (720, 1280)
 _SOON_DAYS = 14
-_LARGE_OFFSET_NS = 1_000_000_000
+_LARGE_OFFSET_S = 1.0
 _MAX_TOPICS = 1024
 _SHOWN = 8  # Workers.
 
@@ -85,20 +85,20 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
     config = node.config
     try:
         address = Address.parse(config.broker)
+    except SkylaneError as error:
+        remedy = "unset SKYLANE_BROKER_PASSWORD_FILE; export SKYLANE_BROKER_PASSWORD=PASSWORD"
+        yield Check("broker", ERROR, str(error), remedy)
+        return
+    try:
         certificates = config.connection.certificates(node.name)
     except SkylaneError as error:
-        yield Check("broker", ERROR, *fault_of(error))
+        yield Check("broker", ERROR, str(error), node.renewal)
         return
-    reached = _reach(node, address)
-    yield reached
-    if reached.severity is ERROR:
-        return
-    if address.tls:
-        shaken = _handshake(node, address, certificates)
-        yield shaken
-        if shaken.severity is ERROR:
-            return
-        yield from _own_certificate(node, certificates)
+    for step in (_reach, _handshake):
+        for check in step(node, address, certificates):
+            yield check
+            if check.severity is ERROR:
+                return
     try:
         options = replace(config.connection, connect_timeout_s=node.timeout_s)
         bus = options.open(f"skylane-{_NAME}-{uuid.uuid4().hex[:12]}", None, name=node.name)
@@ -115,43 +115,38 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
         yield from _Conversation(node, bus).checks(with_frame=with_frame)
 
 
-def _reach(node: Node, address: Address) -> Check:
+def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Check]:
     try:
         socket.create_connection((address.host, address.port), timeout=node.timeout_s).close()
     except (OSError, ValueError) as error:
         has_name = not isinstance(error, socket.gaierror)
         remedy = f"skylane broker --port {address.port}" if has_name else "export SKYLANE_BROKER=mqtt://HOST:PORT"
-        return Check("broker", ERROR, f"no broker at {address}: {reason_of(error)}", remedy)
-    return Check("broker", OK, f"{address} accepts connections")
+        yield Check("broker", ERROR, f"no broker at {address}: {reason_of(error)}", remedy)
+    else:
+        yield Check("broker", OK, f"{address} accepts connections")
 
 
 _MENDED_BY_RENEWAL = {9, 10, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
 
 
-def _handshake(node: Node, address: Address, certificates: Certificates | None) -> Check:
-    """Checks the broker's certificate: chain, name and expiry."""
+def _handshake(node: Node, address: Address, certificates: Certificates | None) -> Iterator[Check]:
+    """Checks the broker's certificate (chain, name and expiry), and the expiry of the node's own."""
+    if not address.tls:
+        return
     folder = node.config.certs or Path("certs")
     again = f"skylane broker certs {folder} --broker {address.host} --again"
     try:
-        context = create_tls_context(address, certificates)
-        with (
-            socket.create_connection((address.host, address.port), timeout=node.timeout_s) as plain,
-            context.wrap_socket(plain, server_hostname=address.host) as secured,
-        ):
-            expires = str((secured.getpeercert() or {})["notAfter"])
-            return _expiry("TLS", "the broker's certificate", ssl.cert_time_to_seconds(expires), again)
+        expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
+        yield _expiry("TLS", "the broker's certificate", expires_s, again)
     except ssl.SSLCertVerificationError as error:
         cause = str(describe_tls_error(error, address, certificates)).rpartition(": ")[0]
         fetch = f"scp {address.host}:{folder / 'ca.crt'} {folder / 'ca.crt'}"
-        return Check("TLS", ERROR, cause, again if error.verify_code in _MENDED_BY_RENEWAL else fetch)
+        yield Check("TLS", ERROR, cause, again if error.verify_code in _MENDED_BY_RENEWAL else fetch)
     except OSError as error:
         cause = f"{address} does not speak TLS on that port ({reason_of(error)})"
-        return Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
+        yield Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
     except SkylaneError as error:
-        return Check("TLS", ERROR, str(error), node.renewal)
-
-
-def _own_certificate(node: Node, certificates: Certificates | None) -> Iterator[Check]:
+        yield Check("TLS", ERROR, str(error), node.renewal)
     if certificates is not None and certificates.certificate is not None:
         with suppress(SkylaneError):  # The library is missing; the broker checks it at the login.
             for expires in certificate_expiries(Path(certificates.certificate)):
@@ -168,10 +163,11 @@ def _expiry(name: str, what: str, expires_s: float, remedy: str) -> Check:
 
 
 def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
-    cause, remedy = fault_of(error)
+    cause, remedy = str(error).rpartition(": ")[0] or str(error), f"skylane broker --port {address.port}"
     if "sent no reply" in cause:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
-        remedy = f"skylane broker --port {address.port}"
+    elif "speaks TLS" in cause:
+        remedy = f"export SKYLANE_BROKER={replace(address, tls=True)}"
     elif "certificate" in cause:
         remedy = node.renewal
     elif "refuses" in cause and address.username:
@@ -185,7 +181,8 @@ class _Conversation:
     """Exchanges messages with the broker and the workers as the node could, without announcing it."""
 
     def __init__(self, node: Node, bus: MqttBus) -> None:
-        self._node = node
+        self._config = node.config
+        self._name = node.name
         self._bus = bus
         self._session = uuid.uuid4().hex[:12]
         self._latest: dict[str, tuple[Any, int]] = {}  # The latest message of each topic, and its arrival.
@@ -193,10 +190,11 @@ class _Conversation:
     def checks(self, *, with_frame: bool) -> Iterator[Check]:
         """Checks what the node may write and read, then the workers."""
         self._listen(topics.WORKER_STATUS.filter(), unpack_status)
-        config, name = self._node.config, self._node.name
+        config, name = self._config, self._name
         if isinstance(config, CloudConfig):
             yield from self._rights_of_worker()
-            yield self._workers()
+            self._wait(self._online)
+            yield self._workers(None)
             return
         own = topics.VEHICLE_STATUS.of(vehicle=name)
         self._listen(own, unpack_status)
@@ -205,21 +203,20 @@ class _Conversation:
         topic = topics.FRAMES.of(model=_NAME, vehicle=name, camera=_NAME)
         may_send = self._right("send frames", topic, b"")
         yield may_send
-        self._wait(lambda: self._card(config) is not None, _REPLY_S)
+        self._wait(lambda: self._card(config))
         card = self._card(config)
         if may_send.severity is OK:
             yield self._packet(topic, card)
+        yield self._workers(card)
         if card is None:
-            yield self._no_model(config)
             return
-        yield self._workers()
         if own in self._latest and self._latest[own][0].state is NodeState.ONLINE:
             cause = f"a vehicle called {name} is online: only one process may have that name"
             yield Check("vehicle name", WARNING, cause, "skylane edge play SOURCE --vehicle OTHER")
         if may_send.severity is OK:
             yield from self._replies_and_clocks(config, card)
             if with_frame:
-                yield self._test_frame(config, card)
+                yield _judged(*self._ask(config, card, 1, Deadline.NEVER, _FRAME_S), card.name)
 
     def _rights_of_worker(self) -> Iterator[Check]:
         """Checks a worker's rights by the status of a worker that does not exist, and by a result for nobody."""
@@ -230,20 +227,22 @@ class _Conversation:
         yield may_reply
         if may_reply.severity is OK:
             yield self._packet(masks, None)
-        if not self._wait(lambda: canary in self._latest, _REPLY_S):
+        if not self._wait(lambda: canary in self._latest):
             yield self._denied("read statuses", f"{topics.WORKER_STATUS.filter()}: a canary message did not come back")
 
     def _right(self, what: str, topic: str, payload: bytes) -> Check:
         ack = self._publish(topic, payload)
         if ack is None:
             return Check(f"right to {what}", ERROR, "the broker does not acknowledge a message", "skylane broker")
-        shown = (
-            "a canary message was accepted" if self._bus.supports_shared_subscriptions else "MQTT 3.1.1 does not tell"
+        if not ack.accepted:
+            return self._denied(what, f"{topic} ({ack.reason})")
+        has_reasons = self._bus.supports_shared_subscriptions
+        return Check(
+            f"right to {what}", OK, "a canary message was accepted" if has_reasons else "MQTT 3.1.1 does not tell"
         )
-        return Check(f"right to {what}", OK, shown) if ack.accepted else self._denied(what, f"{topic} ({ack.reason})")
 
     def _denied(self, what: str, problem: str) -> Check:
-        cause = f"the broker's access list forbids {self._node.name} {problem}"
+        cause = f"the broker's access list forbids {self._name} {problem}"
         return Check(f"right to {what}", ERROR, cause, "skylane broker --secured CERTS_FOLDER")
 
     def _packet(self, topic: str, card: ModelCard | None) -> Check:
@@ -265,36 +264,34 @@ class _Conversation:
         cards = (card for status in self._online().values() for card in status.cards if card.name == config.model)
         return next((card for card in cards if config.model_version in (None, card.version)), None)
 
-    def _no_model(self, config: EdgeConfig) -> Check:
-        served = sorted({card.name for status in self._online().values() for card in status.cards})
-        if not served:
-            return Check("workers", ERROR, "no worker is online", f"skylane cloud serve --broker {config.broker}")
-        version = f" {config.model_version}" if config.model_version else ""
-        cause = f"no worker serves {config.model}{version}; served: {', '.join(served[:_SHOWN])}"
-        return Check("workers", ERROR, cause, f"skylane edge play SOURCE --model {served[0]}")
-
-    def _workers(self) -> Check:
-        self._wait(self._online, _REPLY_S)
-        online = self._online()
+    def _workers(self, card: ModelCard | None) -> Check:
+        """Lists the workers; a vehicle needs one of them with the `card` of its model."""
+        config, online = self._config, self._online()
         if not online:
-            command = f"skylane cloud serve --broker {self._node.config.broker}"
-            return Check("workers", WARNING, "no worker is online", command)
-        models = {
-            name: [f"{each.name} {each.version}" for each in online[name].cards] for name in sorted(online)[:_SHOWN]
-        }
-        shown = "; ".join(f"{name} ({', '.join(served) or 'no model'})" for name, served in models.items())
-        return Check("workers", OK, f"{len(online)} online: {shown}")
+            severity = ERROR if isinstance(config, EdgeConfig) else WARNING
+            return Check("workers", severity, "no worker is online", f"skylane cloud serve --broker {config.broker}")
+        if isinstance(config, EdgeConfig) and card is None:
+            served = sorted({each.name for status in online.values() for each in status.cards})
+            version = f" {config.model_version}" if config.model_version else ""
+            cause = f"no worker serves {config.model}{version}; served: {', '.join(served[:_SHOWN]) or 'nothing'}"
+            other = f"skylane edge play SOURCE --model {served[0]}" if served else ""
+            return Check("workers", ERROR, cause, other or f"skylane cloud serve --model {config.model}")
+        shown = []
+        for name in sorted(online)[:_SHOWN]:
+            models = ", ".join(f"{each.name} {each.version}" for each in online[name].cards)
+            shown.append(f"{name} ({models or 'no model'})")
+        return Check("workers", OK, f"{len(online)} online: {'; '.join(shown)}")
 
     def _replies_and_clocks(self, config: EdgeConfig, card: ModelCard) -> Iterator[Check]:
         """Sends clock probes, and an expired frame, which a worker refuses at once; waits for the replies."""
-        vehicle = self._node.name
+        vehicle = self._name
         workers = [name for name, status in self._online().items() if card in status.cards]
         for worker in workers:
             probe = pack_probe(Probe(session=self._session, sequence=0, sent_ns=clock.now_ns()))
             self._bus.publish(topics.PROBES.of(worker=worker, vehicle=vehicle), probe, qos=0)
         reply, _ = self._ask(config, card, 0, Deadline.after_ms(0), _REPLY_S)
         echo_topics = {worker: topics.ECHOES.of(vehicle=vehicle, worker=worker) for worker in workers}
-        self._wait(lambda: all(topic in self._latest for topic in echo_topics.values()), _REPLY_S)
+        self._wait(lambda: all(topic in self._latest for topic in echo_topics.values()))
         echoes = {name: self._latest[topic] for name, topic in echo_topics.items() if topic in self._latest}
         silent = [name for name in workers if name not in echoes]
         if reply is not None:
@@ -308,25 +305,19 @@ class _Conversation:
             cause = f"online, but silent: {', '.join(silent[:_SHOWN])}: frozen, or the link is dead"
             yield Check("silent workers", ERROR, cause, f"skylane cloud serve --worker {silent[0]}")
         for name, (echo, at_ns) in echoes.items():
-            offset_ns = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, at_ns).offset_ns
-            if abs(offset_ns) > _LARGE_OFFSET_NS:
-                cause = (
-                    f"the clock of {name} is {offset_ns / 1e9:+.0f} s from this one (latencies are right all the same)"
-                )
+            offset_s = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, at_ns).offset_ns / 1e9
+            if abs(offset_s) > _LARGE_OFFSET_S:
+                cause = f"the clock of {name} is {offset_s:+.0f} s from this one (latencies are right all the same)"
                 yield Check("worker's clock", WARNING, cause, "sudo timedatectl set-ntp true")
-
-    def _test_frame(self, config: EdgeConfig, card: ModelCard) -> Check:
-        return _judged(*self._ask(config, card, 1, Deadline.NEVER, _FRAME_S), card.name)
 
     def _ask(
         self, config: EdgeConfig, card: ModelCard, sequence: int, deadline: Deadline, timeout_s: float
     ) -> tuple[ResultMessage | None, int]:
         """Publishes a frame; returns its reply, if one came in time, and the time that it took."""
-        message = _made_frame(config, card, FrameId(self._node.name, _NAME, self._session, sequence), deadline)
-        masks = topics.MASKS.of(vehicle=self._node.name, camera=_NAME)
-        correlation = str(message.id).encode()
-        properties = Properties(content_type=FRAME_CONTENT_TYPE, response_topic=masks, correlation=correlation)
-        frames, sent_ns = topics.FRAMES.of(model=card.name, vehicle=self._node.name, camera=_NAME), clock.now_ns()
+        message = _made_frame(config, card, FrameId(self._name, _NAME, self._session, sequence), deadline)
+        masks = topics.MASKS.of(vehicle=self._name, camera=_NAME)
+        properties = Properties(FRAME_CONTENT_TYPE, response_topic=masks, correlation=str(message.id).encode())
+        frames, sent_ns = topics.FRAMES.of(model=card.name, vehicle=self._name, camera=_NAME), clock.now_ns()
         self._bus.publish(frames, pack_frame(message), qos=1, properties=properties)
         has_reply = self._wait(lambda: masks in self._latest and self._latest[masks][0].id == message.id, timeout_s)
         return (self._latest[masks][0], self._latest[masks][1] - sent_ns) if has_reply else (None, 0)
@@ -354,7 +345,7 @@ class _Conversation:
         return echo
 
     @staticmethod
-    def _wait(condition: Callable[[], object], timeout_s: float) -> bool:
+    def _wait(condition: Callable[[], object], timeout_s: float = _REPLY_S) -> bool:
         ends_s = time.monotonic() + timeout_s
         while not (is_true := bool(condition())) and time.monotonic() < ends_s:
             time.sleep(0.01)
@@ -398,10 +389,11 @@ def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline
 
 def _judged(reply: ResultMessage | None, taken_ns: int, model: str) -> Check:
     """Returns the check of a test frame by its reply."""
-    cause = f"no reply within {_FRAME_S:g} s"
-    if reply is not None:
+    if reply is None:
+        cause = f"no reply within {_FRAME_S:g} s"
+    elif reply.status is not Status.ANSWERED:
         cause = f"{reply.worker}: {reply.status}: {reply.reason}"
-    if reply is not None and reply.status is Status.ANSWERED:
+    else:
         try:
             task_named(reply.task).decode(reply.data, reply.codec, reply.shape)
             return Check("test frame", OK, f"answered by {reply.worker} in {taken_ns / 1e6:.0f} ms, there and back")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -18,9 +19,9 @@ from cloud.config import CloudConfig
 from cloud.preflight import check_gateway
 from edge.config import EdgeConfig
 from edge.transports.transport import TRANSPORTS
-from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, fault_of
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
 from shared.errors import SkylaneError, install_command
-from shared.inference.table import ENGINES, choose_engine
+from shared.inference.table import AUTO, ENGINES, choose_engine
 from shared.models.repository import Repository, default_root
 from shared.network.endpoint import Endpoint
 from shared.runlog.repair import killed_runs
@@ -31,7 +32,6 @@ _LITTLE_BYTES = 1 << 30  # With less free space, a long run may fill the disk.
 _TRIAL_BYTES = 1 << 20  # Written to find quotas and read-only disks, which free space does not show.
 _HASHING_S = 3.0  # Time for the hashes of models.
 _REQUIREMENT = re.compile(r'(?P<name>[A-Za-z0-9._-]+).*?; extra == "(?P<extra>\w+)"')
-_OTHER_DISK = "skylane edge play SOURCE --out OTHER_FOLDER"
 
 
 def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
@@ -47,14 +47,16 @@ def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             missing[found["extra"]].append(found["name"])
     if isinstance(config, CloudConfig):
         engine = ENGINES[config.engine].extra if config.engine and config.engine in ENGINES else "cloud"
-        needed = {engine: True, "gateway": bool(config.addresses), "otel": bool(config.otel)}
+        needed = {engine: True, "gateway": bool(config.addresses)}
     else:
         over_rpc = TRANSPORTS[config.transport].needs_addresses
-        needed = {"edge": True, "transports": over_rpc, "litert": bool(config.local_model), "otel": bool(config.otel)}
-    for extra in (extra for extra, is_needed in needed.items() if is_needed):
-        absent = ", ".join(missing[extra])
-        fault = (ERROR, f"{absent} of the extra [{extra}] not installed", install_command(extra))
-        yield Check(f"libraries [{extra}]", *(fault if absent else (OK, "installed")))
+        needed = {"edge": True, "transports": over_rpc, "litert": bool(config.local_model)}
+    for extra, is_needed in (needed | {"otel": bool(config.otel)}).items():
+        if is_needed and missing[extra]:
+            cause = f"{', '.join(missing[extra])} of the extra [{extra}] not installed"
+            yield Check(f"libraries [{extra}]", ERROR, cause, install_command(extra).partition(", or ")[0])
+        elif is_needed:
+            yield Check(f"libraries [{extra}]", OK, "installed")
     yield Check("other libraries", OK, f"installed: {', '.join(extra for extra in missing if not missing[extra])}")
 
 
@@ -63,7 +65,7 @@ def processor(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     absent = [name for name in ("avx", "avx2", "fma") if flags and name not in flags[1].split()]
     shown = f"{usable_cores()} cores" + (f", without {', '.join(absent)}" if absent else "")
-    if isinstance(config, CloudConfig) and "avx" in absent:
+    if isinstance(config, CloudConfig) and "avx" in absent and config.engine in (None, AUTO, "tensorflow"):
         cause = f"{shown}: TensorFlow ends with an illegal instruction"
         yield Check("processor", ERROR, cause, "skylane cloud serve --engine onnxruntime")
     else:
@@ -75,7 +77,6 @@ def gpu(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.free", "--format=csv,noheader"]
     try:
         listed = subprocess.run(command, capture_output=True, text=True, timeout=3, check=True).stdout.strip()
-        yield Check("GPU", OK, "; ".join(listed.splitlines()))
     except (OSError, subprocess.SubprocessError) as error:
         problem = "no NVIDIA driver" if isinstance(error, FileNotFoundError) else "nvidia-smi fails"
         if isinstance(config, CloudConfig) and config.device.startswith("gpu"):
@@ -83,25 +84,30 @@ def gpu(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             yield Check("GPU", ERROR, cause, "skylane cloud serve --device cpu")
         else:
             yield Check("GPU", OK, f"{problem}; none is required")
+    else:
+        yield Check("GPU", OK, "; ".join(listed.splitlines()))
 
 
 def disk(folder: Path) -> Iterator[Check]:
-    """Checks that a folder, or the nearest one in which it can be created, takes files."""
+    """Checks that the folder of a run, or the nearest one in which it can be created, takes files."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    remedy = "skylane edge play SOURCE --out OTHER_FOLDER"
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".skylane-doctor-") as trial:
             trial.write(bytes(_TRIAL_BYTES))
             trial.flush()
             os.fsync(trial.fileno())
-        free = shutil.disk_usage(place).free
+        free_bytes = shutil.disk_usage(place).free
     except OSError as error:
         causes = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up"}
         cause = causes.get(error.errno or 0, error.strerror)
-        yield Check("disk", ERROR, f"{place} takes no file: {cause}", _OTHER_DISK)
+        yield Check("disk", ERROR, f"{place} takes no file: {cause}", remedy)
         return
-    shown = f"{free / 1e9:.1f} GB are free in {place}"
-    fault = (WARNING, f"{shown}: a long run may fill it", _OTHER_DISK)
-    yield Check("disk", *(fault if free < _LITTLE_BYTES else (OK, shown)))
+    shown = f"{free_bytes / 1e9:.1f} GB are free in {place}"
+    if free_bytes < _LITTLE_BYTES:
+        yield Check("disk", WARNING, f"{shown}: a long run may fill it", remedy)
+    else:
+        yield Check("disk", OK, shown)
 
 
 _TIME_ERROR = 5  # What adjtimex(2) returns for a clock that nothing synchronises.
@@ -122,20 +128,22 @@ def clock_synchronisation() -> Iterator[Check]:
 
 
 def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
-    """Checks the manifests of models, the hashes of their files, and that an engine reads them."""
-    if isinstance(config, CloudConfig):
-        repository, names = Repository(config.repository or default_root()), config.models
-    else:
-        repository, names = Repository(config.models or default_root()), (config.local_model or "",)
+    """Checks the manifests of the models that a node loads, the hashes of their files, and that an engine reads them."""
+    names: Sequence[str]
     try:
-        found: Sequence[str] = names or repository.names()
+        if isinstance(config, CloudConfig):
+            repository = Repository(config.repository or default_root())
+            names = config.models or repository.names()
+        else:
+            repository = Repository(config.models or default_root())
+            names = [config.local_model] if config.local_model else []
     except SkylaneError as error:
         yield Check("models", ERROR, str(error), "skylane model build road-small")
         return
-    if not found:
+    if isinstance(config, CloudConfig) and not names:
         yield Check("models", ERROR, f"{repository} has no models", "skylane model build road-small")
     ends_s = time.monotonic() + _HASHING_S
-    for name in filter(None, found):
+    for name in names:
         if time.monotonic() > ends_s:
             yield Check(f"model {name}", SKIPPED, f"hashing takes too long here: run 'skylane model verify {name}'")
             continue
@@ -152,39 +160,37 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
 
 def ports(config: CloudConfig) -> Iterator[Check]:
     """Checks that a worker's servers can listen, with their certificate and tokens."""
-    listeners = {name: _listener_at(address) for name, address in config.addresses.items()}
-    own = [each for each in listeners.values() if each is not None and {"cloud", "serve"} <= set(each.cmdline())]
-    if own or not config.addresses:
-        yield Check(
-            "ports", OK, f"a worker listens there (process {own[0].pid})" if own else "no gateway is configured"
-        )
+    ports = {name: Endpoint.parse(address, listens=True).port for name, address in config.addresses.items()}
+    holders = {name: holder for name, port in ports.items() if (holder := _listener_at(port))}
+    own = [each["pid"] for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
+    if own or not ports:
+        shown = f"a worker listens there (process {own[0]})" if own else "no gateway is configured"
+        yield Check("ports", OK, shown)
         return
     try:
         check_gateway(config)
     except SkylaneError as error:
-        cause, remedy = fault_of(error)
-        for name, holder in listeners.items():
-            if f"--{name}:" in cause and "is in use" in str(error):
-                by = f": {holder.name()} (process {holder.pid}) listens there" if holder else ": it is in use"
-                remedy = f"ss -ltnp sport = :{_port(config.addresses[name])}"
-                cause = cause.partition(": the port is in use")[0] + by
+        cause, remedy = (
+            str(error),
+            "skylane cloud serve --http HOST:PORT --gateway-tls-cert FILE --gateway-tls-key FILE",
+        )
+        for name, port in ports.items():
+            if cause.startswith(f"--{name}:") and "is in use" in cause:
+                holder = holders.get(name)
+                by = f"{holder['name']} (process {holder['pid']}) listens there" if holder else "it is in use"
+                cause, remedy = f"{cause.partition(': the port is in use')[0]}: {by}", f"ss -ltnp sport = :{port}"
         yield Check("ports", ERROR, cause, remedy)
-        return
-    yield Check("ports", OK, f"{', '.join(config.addresses.values())} free")
+    else:
+        yield Check("ports", OK, f"{', '.join(config.addresses.values())} free")
 
 
-def _port(address: str) -> int:
-    return Endpoint.parse(address, listens=True).port
-
-
-def _listener_at(address: str) -> psutil.Process | None:
-    """Returns the process that listens at a port; None if there is none that this user may see."""
-    port = _port(address)
+def _listener_at(port: int) -> dict[str, Any] | None:
+    """Returns number, name and command line of the process at a port; None if there is none that this user may see."""
     try:
         connections = psutil.net_connections("tcp")
         pids = (each.pid for each in connections if each.status == "LISTEN" and each.laddr and each.laddr.port == port)
         pid = next(pids, None)
-        return psutil.Process(pid) if pid else None
+        return psutil.Process(pid).as_dict(["pid", "name", "cmdline"]) if pid else None
     except psutil.Error:
         return None
 
