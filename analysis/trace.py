@@ -25,6 +25,7 @@ from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 if TYPE_CHECKING:
     from analysis.logs.log_rows import LogRows
+    from analysis.logs.text_table import IntegerColumn
 
 Event = Mapping[str, Any]
 Lane = tuple[int, int]  # The numbers of a process and of one of its threads.
@@ -145,17 +146,17 @@ def _write(rows: "LogRows", folder: Path, file: TextIO) -> int:
 
 
 def _frames(rows: "LogRows") -> Iterator[_Frame]:
-    columns = rows.numbers
-    for row in columns["t_due_ns"].known.nonzero()[0].tolist():
-
-        def known(names: Mapping[Any, str], row: int = row) -> dict[Any, int]:
-            return {key: int(columns[name].data[row]) for key, name in names.items() if columns[name].known[row]}
-
-        values = known({name: name for name in (*_ARGUMENTS, "sequence")})
-        edge, cloud = (known({stage: f"t_{stage}_ns" for stage in stages}) for stages in (EDGE_STAGES, CLOUD_STAGES))
+    named = {name: rows.numbers[name] for name in (*_ARGUMENTS, "sequence")}
+    edge, cloud = ({each: rows.numbers[f"t_{each}_ns"] for each in stages} for stages in (EDGE_STAGES, CLOUD_STAGES))
+    for row in edge[Stage.DUE].known.nonzero()[0].tolist():
+        values, edge_ns, cloud_ns = _known(named, row), _known(edge, row), _known(cloud, row)
         offset_ns = values.get("clock_offset_ms")
-        moved = [] if offset_ns is None else [(stage, time_ns - offset_ns) for stage, time_ns in cloud.items()]
-        yield _Frame(row, list(edge.items()), moved, values)
+        moved = [] if offset_ns is None else [(stage, time_ns - offset_ns) for stage, time_ns in cloud_ns.items()]
+        yield _Frame(row, list(edge_ns.items()), moved, values)
+
+
+def _known(columns: Mapping[Any, "IntegerColumn"], row: int) -> dict[Any, int]:
+    return {key: int(column.data[row]) for key, column in columns.items() if column.known[row]}
 
 
 class _Trace:
