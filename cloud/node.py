@@ -87,7 +87,7 @@ class CloudNode:
         self.clock_responder = ClockResponder(config.worker, process)
         self.authenticator = Authenticator.from_file(config.tokens)
         self.call_counts = Counts()  # Number of calls by "PROTOCOL CODE", failed ones included.
-        self._bus: Bus | None = None
+        self.bus: Bus | None = None  # The connection to the broker, from `serve` on.
         self._frontends: dict[str, Frontend] = {"calls": self.submission}  # By name; closed in this order.
         model_swap = ModelSwap(
             self.served_models,
@@ -107,11 +107,6 @@ class CloudNode:
     def ports(self) -> Mapping[str, int]:
         """The ports of the frontends that listen, after `bind`, by their names."""
         return {name: each.port for name, each in self._frontends.items() if each.port is not None}
-
-    @property
-    def is_connected(self) -> bool:
-        """True if there is a connection to the broker."""
-        return self._bus is not None and self._bus.is_connected
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -173,7 +168,7 @@ class CloudNode:
             SkylaneError: the broker cannot share frames with another worker, or another worker has the same name.
         """
         decoder = Decoder(self._admission, self.replier, self.served_models, self.image_limits)
-        self._bus = bus
+        self.bus = bus
         self.bind()
         for model in self._models:
             self.served_models.set_current(self.start_serving(model))

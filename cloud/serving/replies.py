@@ -230,11 +230,15 @@ TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that t
 }
 
 
+def part_ns(durations: Mapping[Stage, int], part: str) -> int:
+    """Returns the duration of one of TRITON_STAGES."""
+    return sum(durations.get(stage, 0) for stage in TRITON_STAGES[part])
+
+
 def _recent_times(request: Request) -> dict[str, int]:
     """Returns the time that an answered frame waited, and that of its inference."""
-    times = durations_ns(request.own_times)
-    parts = {"queue": "queue", "inference": "compute_infer"}
-    return {name: sum(times.get(stage, 0) for stage in TRITON_STAGES[part]) for name, part in parts.items()}
+    durations = durations_ns(request.own_times)
+    return {"queue": part_ns(durations, "queue"), "inference": part_ns(durations, "compute_infer")}
 
 
 _MAX_MODELS = 256  # Model names with a counter of refused frames; clients choose the names.
@@ -247,10 +251,6 @@ class ModelStats:
     answered: int = 0
     executions: float = 0.0  # Batches; a frame in a batch of n adds 1/n.
     stages_ns: Counter[Stage] = field(default_factory=Counter)  # Total duration over all answered frames.
-
-    def stage_ns(self, part: str) -> int:
-        """Total duration of one of TRITON_STAGES over all answered frames."""
-        return sum(self.stages_ns[stage] for stage in TRITON_STAGES[part])
 
 
 class ServingStats:

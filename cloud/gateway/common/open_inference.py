@@ -17,7 +17,7 @@ from cloud.gateway.common.inference import CallOrigin, InferenceCall, InferenceR
 from cloud.gateway.common.tensors import ENCODED, PACKED, Tensor, TensorSpec, output_specs, pixels
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
-from cloud.serving.replies import TRITON_STAGES, ModelStats
+from cloud.serving.replies import TRITON_STAGES, ModelStats, part_ns
 from cloud.serving.served_models import ServedModel
 from shared.clock import Deadline
 from shared.compression import Buffer
@@ -282,7 +282,7 @@ def statistics(worker: CloudNode, model: str, version: str | None) -> JsonObject
         stats = stats_by_version.get((card.name, card.version), ModelStats())
         is_first = card.name not in (each["name"] for each in models)
         failed = sum(count for (name, *_), count in refused.items() if name == card.name) if is_first else 0
-        times = {part: {"count": stats.answered, "ns": stats.stage_ns(part)} for part in TRITON_STAGES}
+        times = {part: {"count": stats.answered, "ns": part_ns(stats.stages_ns, part)} for part in TRITON_STAGES}
         success = {"count": stats.answered, "ns": stats.stages_ns.total()}
         models.append(
             {

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 
 from cloud.node import CloudNode
-from cloud.serving.replies import TRITON_STAGES, ModelStats
+from cloud.serving.replies import ModelStats, part_ns
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
@@ -20,7 +20,7 @@ _BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128)  # Upper bounds of th
 
 def _time_us(part: str) -> Callable[[ModelStats], float]:
     """Returns a function for the time that answered frames spent in a part of `cloud.serving.replies.TRITON_STAGES`."""
-    return lambda stats: stats.stage_ns(part) / 1e3
+    return lambda stats: part_ns(stats.stages_ns, part) / 1e3
 
 
 # Cumulative metrics of a model version: their name, text and value.
@@ -96,7 +96,8 @@ class WorkerCollector(NodeCollector):
         text = "1 while the worker accepts frames, 0 while it is stopping"
         yield GaugeMetricFamily("skylane_ready", text, submission.status.state is NodeState.ONLINE)
         if not worker.config.no_broker:
-            yield GaugeMetricFamily(BROKER_CONNECTED, "1 while connected to the broker", worker.is_connected)
+            is_connected = worker.bus is not None and worker.bus.is_connected
+            yield GaugeMetricFamily(BROKER_CONNECTED, "1 while connected to the broker", is_connected)
 
     def _inferred(self, card: ModelCard, frames: int) -> None:
         self._batches.labels(card.name, card.version).observe(frames)
@@ -108,5 +109,5 @@ class WorkerCollector(NodeCollector):
         durations = durations_ns(request.own_times)
         for stage, duration_ns in durations.items():
             self._stages.labels(*model, stage).observe(duration_ns / 1e9)
-        self._queues.labels(*model).observe(sum(durations.get(stage, 0) for stage in TRITON_STAGES["queue"]) / 1e9)
+        self._queues.labels(*model).observe(part_ns(durations, "queue") / 1e9)
         self._frames.labels(*model).observe(sum(durations.values()) / 1e9)
