@@ -1,5 +1,6 @@
 """Checks of the way to the workers: broker, certificates, rights, packet sizes, workers and their models, a test frame."""
 
+import math
 import queue
 import socket
 import ssl
@@ -19,7 +20,7 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.transports.opening import open_transport
-from edge.transports.transport import TRANSPORTS, Transport
+from edge.transports.transport import TRANSPORTS
 from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
 from shared import clock
 from shared.clock import Deadline, Exchange
@@ -35,14 +36,19 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
-from shared.network.tls import certificate_expiries, describe_tls_error, server_certificate_expiry
+from shared.network.tls import (
+    CertificateError,
+    certificate_expiries,
+    describe_tls_error,
+    server_certificate_expiry,
+)
 from shared.task import task_named
 
 _NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
 TIMEOUT_S = 1.5  # For a connection, and for a login, unless the configuration names another time.
 _REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply to an expired frame.
 _FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
-_FRAME_SIZE = (720, 1280)
+_FRAME_SHAPE = (720, 1280, 3)
 _SOON_DAYS = 14
 _LARGE_OFFSET_S = 1.0
 _MAX_TOPICS = 1024
@@ -63,10 +69,19 @@ class Node:
         return config.connect_timeout_s if "connect_timeout_s" in config.model_fields_set else TIMEOUT_S
 
     @property
+    def certs(self) -> Path:
+        """The folder of its certificates."""
+        return self.config.certs or Path("certs")
+
+    @property
     def renewal(self) -> str:
         """The command that issues its certificate again."""
         role = "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
-        return f"skylane broker certs {self.config.certs or 'certs'} --{role} {self.name} --again"
+        return f"skylane broker certs {self.certs} --{role} {self.name} --again"
+
+    def fetch_authority(self, address: Address) -> str:
+        """Returns the command that copies the certificate of the broker's authority."""
+        return f"scp {address.host}:{self.certs / 'ca.crt'} {self.certs / 'ca.crt'}"
 
 
 def connection(node: Node, *, with_frame: bool) -> Iterator[Check]:
@@ -85,14 +100,14 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
     config = node.config
     try:
         address = Address.parse(config.broker)
+        certificates = config.connection.certificates(node.name)
+    except CertificateError as error:
+        has_authority = (node.certs / "ca.crt").is_file()
+        yield Check("broker", ERROR, str(error), node.renewal if has_authority else node.fetch_authority(address))
+        return
     except SkylaneError as error:
         remedy = "unset SKYLANE_BROKER_PASSWORD_FILE; export SKYLANE_BROKER_PASSWORD=PASSWORD"
         yield Check("broker", ERROR, str(error), remedy)
-        return
-    try:
-        certificates = config.connection.certificates(node.name)
-    except SkylaneError as error:
-        yield Check("broker", ERROR, str(error), node.renewal)
         return
     for step in (_reach, _handshake):
         for check in step(node, address, certificates):
@@ -133,15 +148,14 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
     """Checks the broker's certificate (chain, name and expiry), and the expiry of the node's own."""
     if not address.tls:
         return
-    folder = node.config.certs or Path("certs")
-    again = f"skylane broker certs {folder} --broker {address.host} --again"
+    again = f"skylane broker certs {node.certs} --broker {address.host} --again"
     try:
         expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
         yield _expiry("TLS", "the broker's certificate", expires_s, again)
     except ssl.SSLCertVerificationError as error:
         cause = str(describe_tls_error(error, address, certificates)).rpartition(": ")[0]
-        fetch = f"scp {address.host}:{folder / 'ca.crt'} {folder / 'ca.crt'}"
-        yield Check("TLS", ERROR, cause, again if error.verify_code in _MENDED_BY_RENEWAL else fetch)
+        is_renewed = error.verify_code in _MENDED_BY_RENEWAL
+        yield Check("TLS", ERROR, cause, again if is_renewed else node.fetch_authority(address))
     except OSError as error:
         cause = f"{address} does not speak TLS on that port ({reason_of(error)})"
         yield Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
@@ -236,10 +250,9 @@ class _Conversation:
             return Check(f"right to {what}", ERROR, "the broker does not acknowledge a message", "skylane broker")
         if not ack.accepted:
             return self._denied(what, f"{topic} ({ack.reason})")
-        has_reasons = self._bus.supports_shared_subscriptions
-        return Check(
-            f"right to {what}", OK, "a canary message was accepted" if has_reasons else "MQTT 3.1.1 does not tell"
-        )
+        is_told = self._bus.supports_shared_subscriptions
+        shown = "a canary message was accepted" if is_told else "MQTT 3.1.1 does not tell"
+        return Check(f"right to {what}", OK, shown)
 
     def _denied(self, what: str, problem: str) -> Check:
         cause = f"the broker's access list forbids {self._name} {problem}"
@@ -361,27 +374,19 @@ def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterato
             card = transport.wait_for_card(TIMEOUT_S)
             yield Check(f"worker {address}", OK, f"serves {card.name} {card.version}")
             if with_frame:
-                message, sent_ns = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns()
-                reply = _reply_of(transport, message)
-                yield _judged(reply, clock.now_ns() - sent_ns, card.name)
+                message, sent_ns, reply = _made_frame(one, card, frame_id, Deadline.NEVER), clock.now_ns(), None
+                transport.send(message, transport.pack(message), lambda _: transport.replies.put(None))
+                with suppress(queue.Empty):
+                    reply = transport.replies.get(timeout=_FRAME_S)
+                yield _judged(reply.read() if reply else None, clock.now_ns() - sent_ns, card.name)
     except SkylaneError as error:
         remedy = f"skylane cloud serve --{TRANSPORTS[config.transport].endpoint} {address} --model {config.model}"
         yield Check(f"worker {address}", ERROR, str(error), remedy)
 
 
-def _reply_of(transport: Transport, message: FrameMessage) -> ResultMessage | None:
-    transport.send(message, transport.pack(message), lambda _: transport.replies.put(None))
-    with suppress(queue.Empty):
-        reply = transport.replies.get(timeout=_FRAME_S)
-        return None if reply is None else reply.read()
-    return None
-
-
 def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline: Deadline) -> FrameMessage:
-    """Returns a frame with a colour gradient, encoded as those of a run."""
-    height, width = _FRAME_SIZE
-    rows, columns = np.mgrid[0:height, 0:width]
-    pixels = np.stack([columns * 255 // width, rows * 255 // height, (rows + columns) % 256], axis=-1).astype(np.uint8)
+    """Returns a frame with a gradient, encoded as those of a run."""
+    pixels = np.linspace(0, 255, math.prod(_FRAME_SHAPE)).astype(np.uint8).reshape(_FRAME_SHAPE)
     record = FrameRecord(frame_id, _NAME, 0, 0, 0, 0, times={})
     frame = Frame(pixels, Layout.RGB8, _NAME, 0, 0, 0, 0)
     return replace_fields(prepare(frame, record, card, config), deadline=deadline)

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cloud.preflight import check_gateway
 from edge.config import EdgeConfig
 from edge.transports.transport import TRANSPORTS
 from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
-from shared.errors import SkylaneError, install_command
+from shared.errors import SkylaneError, UnknownNameError, install_command
 from shared.inference.table import AUTO, ENGINES, choose_engine
 from shared.models.repository import Repository, default_root
 from shared.network.endpoint import Endpoint
@@ -152,8 +153,12 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             stored.file()
             engine = choose_engine(ENGINES, stored.manifest.format, None)
         except SkylaneError as error:
-            cause = re.split(": it was changed|: build it", str(error))[0]
-            yield Check(f"model {name}", ERROR, cause, f"skylane model build {name}")
+            cause, remedy = re.split(": it was changed|: build it", str(error))[0], f"skylane model build {name}"
+            if isinstance(error, UnknownNameError) and error.known:
+                near = get_close_matches(name, error.known, n=1, cutoff=0)[0]
+                command = "cloud serve --model" if isinstance(config, CloudConfig) else "edge play SOURCE --local-model"
+                remedy = f"skylane {command} {near}"
+            yield Check(f"model {name}", ERROR, cause, remedy)
         else:
             yield Check(f"model {name}", OK, f"version {stored.version} for {engine}; its hash is right")
 
