@@ -47,8 +47,6 @@ _BROKER_TOPICS = {  # What is shown of the broker, by topic.
     "$SYS/broker/publish/messages/dropped": "dropped_messages",
 }
 
-Metrics = WorkerMetrics | VehicleMetrics
-
 
 @dataclass(frozen=True, slots=True)
 class Announced:
@@ -192,14 +190,14 @@ class FleetMonitor:
 
     def _row(self, node: FleetNode, kind: Any, usual_ms: Mapping[str, float], now_ns: int) -> dict[str, Any]:
         """Returns what a node has reported, for the table and for JSON; None for what is not known."""
-        row: dict[str, Any] = {
-            "name": node.name,
-            "state": node.state,
-            "problems": [*self._faults(node, now_ns), *_slow(node, usual_ms), *_unanswered(node.metrics)],
-            "frames_per_s": _rate(node.metrics),
-        }
+        metrics = node.metrics
+        problems = [*self._faults(node, now_ns), *_slow(node, usual_ms), *(_unanswered(metrics) if metrics else ())]
+        row: dict[str, Any] = {"name": node.name, "state": node.state, "problems": problems, "frames_per_s": None}
+        if metrics and metrics.seconds:
+            answered = sum(metrics.frames.values()) - missed_frames(metrics.frames).total()
+            row["frames_per_s"] = round(answered / metrics.seconds, 2)
         for name in kind.__struct_fields__:
-            value = getattr(node.metrics, name, None)
+            value = getattr(metrics, name, None)
             if name in ("queue", "inference", "total"):
                 row[f"{name}_ms"] = {"p50": value.p50_ms, "p95": value.p95_ms} if isinstance(value, Quantiles) else None
             elif name not in ("session", "seconds"):
@@ -271,10 +269,8 @@ def _slow(node: FleetNode, usual_ms: Mapping[str, float]) -> Iterator[str]:
             yield f"slow: inference {own_ms:.0f} ms, the others {others_ms:.0f} ms"
 
 
-def _unanswered(metrics: Metrics | None) -> Iterator[str]:
+def _unanswered(metrics: WorkerMetrics | VehicleMetrics) -> Iterator[str]:
     """Yields that many frames get no result, and the outcome that most of them have."""
-    if metrics is None:
-        return
     missed, total = missed_frames(metrics.frames), sum(metrics.frames.values())
     if total < _FEWEST_FRAMES or missed.total() < _UNANSWERED * total:
         return
@@ -282,10 +278,3 @@ def _unanswered(metrics: Metrics | None) -> Iterator[str]:
     if isinstance(metrics, VehicleMetrics):
         verb, reason = "loses", f"{reason}: {metrics.reason}" if metrics.reason else reason
     yield f"{verb} {100 * missed.total() / total:.0f} % of the frames ({reason})"
-
-
-def _rate(metrics: Metrics | None) -> float | None:
-    """Returns the frames with a result in a second."""
-    if metrics is None or not metrics.seconds:
-        return None
-    return round(sum(metrics.frames.get(name, 0) for name in WITH_RESULT) / metrics.seconds, 2)
