@@ -472,6 +472,29 @@ def test_a_repository_that_does_not_exist(tmp_path: Path) -> None:
     assert "none" in found["models"]["finding"]
 
 
+def test_a_model_that_does_not_exist() -> None:
+    """A typing error: the most similar model is in the command."""
+    options = ("--models", ROOT / "models", "--model", "road-smal", "--broker", "mqtt://127.0.0.1:1")
+    code, found = doctor("worker", *options)
+    assert code == 1
+    assert_fault(found, "model road-smal", "did you mean road-small", "skylane cloud serve --model road-small")
+
+
+def test_a_password_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """The reason is in the cause, and the remedy is a command."""
+    code, found = doctor("--broker", "mqtt://127.0.0.1:1", SKYLANE_BROKER_PASSWORD_FILE=str(tmp_path / "none"))
+    assert code == 1
+    assert_fault(found, "broker", "No such file or directory", "export SKYLANE_BROKER_PASSWORD=")
+
+
+def test_a_folder_without_the_authority(certs: Path) -> None:
+    """It is copied from the broker: another authority would not be trusted there."""
+    (certs / "ca.crt").unlink()
+    code, found = doctor("--broker", "mqtts://127.0.0.1:1", "--certs", certs, "--vehicle", "car-1")
+    assert code == 1
+    assert_fault(found, "broker", "ca.crt does not exist", "scp 127.0.0.1:")
+
+
 def test_a_full_disk(tmp_path: Path) -> None:
     """Fault scenario 19."""
     with small_disk(tmp_path / "small", 300_000):
