@@ -147,8 +147,8 @@ class OutputRecorder:
             )
         if self._presentation.restarts:
             yield (
-                f"WARNING: a camera changed its size, encoding or stamps {self._presentation.restarts} times; no result "
-                "from before was presented after it"
+                "WARNING: a camera started again (--loop), or changed its size, encoding or stamps, "
+                f"{self._presentation.restarts} times; no result from before was presented after it"
             )
         if self._writer.left_out:
             yield (
