@@ -49,6 +49,8 @@ def check_writable(path: Path, flag: str) -> None:
     """
     is_new = not os.path.lexists(path)
     try:
+        if path.exists():
+            check_file(path)  # A file that takes its place would remove a device for all programs.
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
         if is_new:

@@ -18,7 +18,7 @@ from foxglove.messages import (
     Timestamp,
 )
 
-from edge.sinks.rendering import write_error
+from edge.sinks.rendering import check_new, write_error
 from edge.sinks.scene import (
     SHOWN_OUTCOMES,
     STACKED_PARTS,
@@ -171,6 +171,7 @@ class FoxgloveSink:
         """
         self._folder = folder
         self._path = folder / MCAP_NAME
+        check_new(self._path)
         try:
             self._file = _File(self._path)
         except OSError as error:

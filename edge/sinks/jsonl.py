@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge.sinks.rendering import write_error
+from edge.sinks.rendering import check_new, write_error
 from edge.sinks.sink import FrameResult
 from edge.sinks.writer import MissingOutput
 from shared.messages.model_card import ModelCard
@@ -39,11 +39,12 @@ class JsonLinesSink:
         """Opens the file.
 
         Raises:
-            SinkError: the file cannot be written.
+            SinkError: the file exists or cannot be written.
         """
         self._path = folder / RESULTS_NAME
         self._card = card
         self._task = task_named(card.task)
+        check_new(self._path)
         try:
             self._file = self._path.open("ab", buffering=0)  # A killed process leaves complete lines.
         except OSError as error:

@@ -64,6 +64,16 @@ def input_mask(frame: FrameResult) -> Mask:
     return padded
 
 
+def check_new(path: Path) -> None:
+    """Checks that a sink would replace no file.
+
+    Raises:
+        SinkError: the file exists.
+    """
+    if path.exists():
+        raise SinkError(f"{path} exists already: choose another --out")
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Writes a file and creates its folder.
 

@@ -10,7 +10,7 @@ import rerun as rr
 import rerun.blueprint as rrb
 from rerun.chunk import RrdReader
 
-from edge.sinks.rendering import write_error
+from edge.sinks.rendering import check_new, write_error
 from edge.sinks.scene import (
     SHOWN_OUTCOMES,
     STACKED_PARTS,
@@ -168,6 +168,7 @@ class RerunSink:
         """
         self._folder = folder
         self._path = folder / RRD_NAME
+        check_new(self._path)
         self._recording = rr.RecordingStream(APPLICATION)
         try:
             self._recording.save(self._path)

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
-from edge.sinks.rendering import draw_result, input_image, mark_untrained, write_error
+from edge.sinks.rendering import check_new, draw_result, input_image, mark_untrained, write_error
 from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec, VideoFormat
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
@@ -60,6 +60,7 @@ class VideoFile:
         Raises:
             SinkError: the file cannot be written, as for the other methods.
         """
+        check_new(path)
         self._path = path
         self._start_ns = start_ns
         self._last = -1

@@ -23,9 +23,12 @@ from shared.imaging.image_files import ImageArray, decode_picture
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
-from shared.runlog.latency_log import read_rows
+from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
+from shared.sanitize import printable
+
+_HOW_PLAYED = ("demosaic", "topics", "start_offset_s", "playback_duration_s", "bits", "encodings")
 
 
 def files_for_rerun(folder: Path) -> list[Path]:
@@ -62,7 +65,8 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
             labels=Labels(names, colours),
             trained=model["trained"],
         )
-        return card, EdgeConfig(resize=card.resize, demosaic=configuration["demosaic"])
+        how = {name: configuration[name] for name in _HOW_PLAYED if name in configuration}
+        return card, EdgeConfig.model_validate({**how, "resize": card.resize})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SkylaneError(f"{folder / MANIFEST_NAME} is not a run's manifest: {error}") from error
 
@@ -77,44 +81,39 @@ def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
     """Draws the latency of every frame of a run, its masks and those of its presenter, and the images of its source.
 
     Raises:
-        SkylaneError: a file of the run or the source cannot be read.
+        SkylaneError: a file of the run or the source cannot be read, or the run had another source.
     """
     card, config = model_of(folder)
     arrived: dict[tuple[str, int], tuple[int, int]] = {}  # By camera and index: sequence, and the time of the result.
     outcomes: Counter[str] = Counter()
-    for at_ns, row in sorted(((_end_ns(row), row) for row in read_rows(folder)), key=itemgetter(0)):
-        arrived[row["camera"], int(row["frame_index"])] = int(row["sequence"]), at_ns
-        outcomes[row["outcome"]] += 1
-        scene.measure(row, at_ns)
-        scene.count(outcomes, None, at_ns)
+    try:
+        for at_ns, row in sorted(((_end_ns(row), row) for row in read_rows(folder)), key=itemgetter(0)):
+            arrived[row["camera"], int(row["frame_index"])] = int(row["sequence"]), at_ns
+            outcomes[row["outcome"]] += 1
+            scene.measure(row, at_ns)
+            scene.count(outcomes, None, at_ns)
+    except (ValueError, OverflowError) as error:
+        raise SkylaneError(
+            f"{folder / CSV_NAME} is damaged: {error}: `skylane report --check {folder}` lists where"
+        ) from error
     outputs = {
         (row.camera, row.frame_index): row
         for row in (read_presented(folder) if (folder / PRESENTED_NAME).exists() else ())
     }
-    for (camera, index), image, geometry in _images(source, arrived, card, config):
-        sequence, at_ns = arrived[camera, index]
-        output = outputs.get((camera, index))
-        shown: Any = {
-            "camera": camera,
-            "sequence": sequence,
-            "frame_index": index,
-            "stamp_ns": at_ns,
-            "source_ns": at_ns,
-        }
+    for key, image, geometry in _images(folder, source, arrived, card, config):
+        sequence, at_ns = arrived[key]
+        camera, index = key
         places: list[tuple[Path, int | None, int | None]] = [(folder, at_ns, None)]
-        if output is not None:
-            places.append((folder / OUTPUTS_FOLDER, output.presented_ns, output.age_ns))
+        if key in outputs:
+            places.append((folder / OUTPUTS_FOLDER, outputs[key].presented_ns, outputs[key].age_ns))
         for place, time_ns, age_ns in places:
             mask = _mask(place, camera, index)
-            if mask is not None and time_ns is not None:
-                behind = np.zeros((*mask.shape, 3), np.uint8) if image is None else image
-                scene.show(
-                    FrameResult(
-                        **shown, image=behind, result=mask, geometry=geometry or _as_it_is(mask), age_ns=age_ns
-                    ),
-                    time_ns,
-                    Reduction(),
-                )
+            if time_ns is None or (mask is None and (image is None or place != folder)):
+                continue
+            behind = np.zeros((*mask.shape, 3), np.uint8) if image is None else image
+            placed = geometry or _as_it_is(behind)
+            frame = FrameResult(camera, sequence, index, at_ns, at_ns, behind, mask, placed, age_ns=age_ns)
+            scene.show(frame, time_ns, Reduction())
 
 
 def _end_ns(row: Mapping[str, str]) -> int:
@@ -122,13 +121,31 @@ def _end_ns(row: Mapping[str, str]) -> int:
 
 
 def _images(
-    source: str | None, wanted: Mapping[tuple[str, int], Any], card: ModelCard, config: EdgeConfig
+    folder: Path,
+    source: str | None,
+    wanted: Mapping[tuple[str, int], Any],
+    card: ModelCard,
+    config: EdgeConfig,
 ) -> Iterator[tuple[tuple[str, int], ImageArray | None, Geometry | None]]:
     """Yields the images of some frames as the model got them; without a source, only their cameras and indices."""
     if source is None:
         yield from ((key, None, None) for key in wanted)
         return
-    with closing(open_source(source)) as opened:
+    played = read_manifest(folder).get("source", {})
+    with closing(
+        open_source(
+            source,
+            topics=config.topics,
+            start_offset_s=config.start_offset_s,
+            duration_s=config.playback_duration_s,
+            bits=config.bits,
+            encodings=config.encodings,
+        )
+    ) as opened:
+        if opened.provenance.get("sha256") != played.get("sha256"):
+            raise SkylaneError(
+                f"--source {source} is not what was played, {printable(str(played.get('path')))}: their SHA-256 differ"
+            )
         for frame in opened.frames():
             if (frame.camera, frame.index) in wanted and isinstance(frame, Frame):
                 image, geometry = colour_image(frame, card, config)
@@ -139,11 +156,14 @@ def _mask(folder: Path, camera: str, index: int) -> Any:
     path = folder / "masks" / camera_name(camera) / f"{index:06d}.png"
     if not path.is_file():
         return None
-    mask = decode_picture(path.read_bytes())
+    try:
+        mask = decode_picture(path.read_bytes())
+    except (SkylaneError, OSError) as error:
+        raise SkylaneError(f"{path}: {error}") from error
     if mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
         raise SkylaneError(f"{path} is no mask: one has a class id of 8 bits for each pixel")
     return mask
 
 
-def _as_it_is(mask: Any) -> Geometry:
-    return plan(Resize.STRETCH, *mask.shape, *mask.shape)
+def _as_it_is(image: Any) -> Geometry:
+    return plan(Resize.STRETCH, *image.shape[:2], *image.shape[:2])

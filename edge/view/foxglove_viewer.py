@@ -3,7 +3,7 @@
 import foxglove
 
 from edge.sinks.foxglove import FoxgloveScene
-from edge.view.viewer import ViewError, ViewSettings, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, ipv4_address, preferred_port
 
 _PORT = 8765  # Foxglove's own default.
 _BACKLOG = 32  # Messages that wait for a slow program, which loses older ones.
@@ -23,11 +23,12 @@ class FoxgloveViewer:
         context = foxglove.Context()
         certificate = None if settings.tls_cert is None else settings.tls_cert.read_bytes()
         key = None if settings.tls_key is None else settings.tls_key.read_bytes()
-        port = preferred_port(settings.host, _PORT)
+        host = ipv4_address(settings.host)
+        port = preferred_port(host, _PORT)
         try:
             self._server = foxglove.start_server(
                 name="Skylane",
-                host=settings.host,
+                host=host,
                 port=port,
                 context=context,
                 message_backlog_size=_BACKLOG,

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -18,7 +19,7 @@ import rerun as rr
 import rerun_cli
 
 from edge.sinks.rerun import APPLICATION, RerunScene
-from edge.view.viewer import ViewError, ViewSettings, free_port, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, free_port, ipv4_address, preferred_port
 from shared.runtime.processes import terminate
 
 _PAGE_PORT, _DATA_PORT = 9090, 9876  # Rerun's own defaults.
@@ -37,7 +38,8 @@ class RerunViewer:
         Raises:
             ViewError: it does not start.
         """
-        host, data_port, inner_port = settings.host, preferred_port(settings.host, _DATA_PORT), free_port(settings.host)
+        host = ipv4_address(settings.host)
+        data_port, inner_port = preferred_port(host, _DATA_PORT), free_port(host)
         self._page = _PageServer(
             (host, preferred_port(host, _PAGE_PORT)), f"{host}:{inner_port}", f"{host}:{data_port}"
         )
@@ -51,8 +53,17 @@ class RerunViewer:
             "--server-memory-limit": f"{settings.history_mb}MB",
         }
         words = [word for option in options.items() for word in option]
+        # Ctrl-C is for this process, which then ends the server; killed, it takes the server with it.
+        guard = shutil.which("setpriv")
         self._server = subprocess.Popen(
-            [program, "--serve-web", "--hide-welcome-screen", *words],
+            [
+                *((guard, "--pdeathsig", "KILL") if guard else ()),
+                program,
+                "--serve-web",
+                "--hide-welcome-screen",
+                *words,
+            ],
+            process_group=0 if guard else None,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "RUST_LOG": "warn", **without_usage_data(Path(self._home.name))},
@@ -83,6 +94,7 @@ class RerunViewer:
         if self._recording is not None:
             with suppress(RuntimeError):  # The server has ended, or hangs.
                 self._recording.flush(timeout_sec=_FLUSH_S)
+                self._recording.disconnect()
         self._page.server_close()
         terminate(self._server, _FLUSH_S)
         self._home.cleanup()

@@ -85,6 +85,20 @@ def bytes_per_s(rate: str) -> float:
     return bits_per_s / 8
 
 
+def ipv4_address(host: str) -> str:
+    """Returns the IPv4 address of a host.
+
+    Raises:
+        ViewError: it has none.
+    """
+    try:
+        return socket.gethostbyname(host)
+    except OSError as error:
+        raise ViewError(
+            f"{host[:80]!r} has no IPv4 address: give --view-host one of this machine, or {LOOPBACK}"
+        ) from error
+
+
 def preferred_port(host: str, port: int) -> int:
     """Returns a TCP port if nothing listens on it, otherwise a free one."""
     with suppress(OSError), socket.create_server((host, port)):
@@ -93,6 +107,15 @@ def preferred_port(host: str, port: int) -> int:
 
 
 def free_port(host: str) -> int:
-    """Returns a TCP port on which nothing listens at the moment."""
-    with socket.create_server((host, 0)) as probe:
-        return int(probe.getsockname()[1])
+    """Returns a TCP port on which nothing listens at the moment.
+
+    Raises:
+        ViewError: this machine does not have the address.
+    """
+    try:
+        with socket.create_server((host, 0)) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ViewError(
+            f"no server can listen on {host}: {error.strerror}: give --view-host an address of this machine"
+        ) from error

@@ -72,5 +72,7 @@ def test_an_output_is_checked_before_the_work_and_keeps_its_content(tmp_path: Pa
     assert earlier.read_text() == "{}"
     with pytest.raises(SkylaneError, match=r"earlier\.json exists and is not a folder: choose another --json"):
         check_writable(earlier / "result.json", "--json")
-    with pytest.raises(SkylaneError, match="Is a directory: choose another --out"):
+    with pytest.raises(SkylaneError, match="it is a folder: give a regular file: choose another --out"):
         check_writable(tmp_path, "--out")
+    with pytest.raises(SkylaneError, match="it is a device"):  # It would be replaced, for all programs.
+        check_writable(Path("/dev/null"), "--out")
