@@ -202,7 +202,7 @@ def test_lines_are_complete_during_the_run(tmp_path: Path) -> None:
     [
         (PngSink, "masks", "Not a directory"),
         (OverlaySink, "overlays", "exists and is not a folder"),
-        (JsonLinesSink, RESULTS_NAME, "Is a directory"),
+        (JsonLinesSink, RESULTS_NAME, "exists already"),
     ],
 )
 def test_a_write_error_says_what_to_do(tmp_path: Path, sink: Callable[..., Sink], name: str, problem: str) -> None:
@@ -211,6 +211,26 @@ def test_a_write_error_says_what_to_do(tmp_path: Path, sink: Callable[..., Sink]
     in_the_way.mkdir() if name == RESULTS_NAME else in_the_way.touch()
     with pytest.raises(SinkError, match=f"{problem}: choose another --out"):
         sink(tmp_path, card_of("segmentation")).write(_result("segmentation"))
+
+
+@pytest.mark.parametrize(
+    ("sink", "name"),
+    [("jsonl", RESULTS_NAME), ("rerun", "run.rrd"), ("foxglove", "run.mcap"), ("video", "overlay_*.webm")],
+)
+def test_no_file_is_replaced(tmp_path: Path, sink: str, name: str) -> None:
+    """Neither that of another run, nor anything else in a folder."""
+
+    def run() -> None:
+        (opened,) = _open(tmp_path, card_of("segmentation"), sink)
+        with closing(opened):
+            opened.write(_result("segmentation"))
+
+    run()
+    (path,) = tmp_path.glob(name)
+    before = path.read_bytes()
+    with pytest.raises(SinkError, match=r"exists already: choose another --out"):
+        run()
+    assert path.read_bytes() == before
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:

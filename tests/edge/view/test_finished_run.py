@@ -1,6 +1,9 @@
 """`skylane view`: a finished run in Rerun, from whatever files it has."""
 
+import csv
 import json
+import re
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
 from edge.config import EdgeConfig
@@ -23,7 +27,7 @@ from shared.runlog.presented_log import OutputOrigin, PresentedLog, PresentedRow
 from shared.runlog.run_manifest import MANIFEST_NAME, write_manifest
 from tests.edge.samples import CARD
 from tests.edge.test_viewer_sinks import answered
-from tests.edge.view.watching import RerunReader, read_rrd
+from tests.edge.view.watching import WAIT_S, RerunReader, read_rrd
 from tests.support.command import Command
 
 HEIGHT, WIDTH, FRAMES = 16, 24, 4
@@ -71,12 +75,18 @@ def finished(tmp_path: Path) -> Path:
     return folder
 
 
+def without_files_for_rerun(run: Path) -> None:
+    """Removes what `--sink rerun` wrote."""
+    (run / "run.rrd").unlink()
+    (run / "presented" / "run.rrd").unlink()
+
+
 def seen(run: Path, path: Path, *options: object) -> dict[str, list[dict[str, Any]]]:
     """Returns what Rerun's own program receives from `skylane view`."""
     with Command("view", run, *options) as command:
         address = command.read_line()
         with RerunReader(address, path) as reader:
-            reader.wait_for(lambda: b"/presented/mask" in path.read_bytes() if path.exists() else False)
+            reader.wait_for(lambda: b"/images/result" in path.read_bytes() if path.exists() else False)
             reader.wait_until_quiet()
         command.end()
     return read_rrd(path)
@@ -87,8 +97,7 @@ def test_a_finished_run_is_drawn(kind: str, finished: Path, tmp_path: Path) -> N
     """From the files of `--sink rerun`, from the masks and the source that was played, or from the masks alone."""
     options: tuple[object, ...] = ()
     if kind != "files for Rerun":
-        (finished / "run.rrd").unlink()
-        (finished / "presented" / "run.rrd").unlink()
+        without_files_for_rerun(finished)
     if kind == "masks and source":
         options = ("--source", tmp_path / "images")
     found = seen(finished, tmp_path / "seen.rrd", *options)
@@ -125,7 +134,7 @@ def _change(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
         _change(lambda document: document["model"].update(colours=["#0102"])),
         _change(lambda document: document["model"].update(colours=["#0102zz", "#000000"])),
         _change(lambda document: document["model"].update(resize="fold")),
-        _change(lambda document: document["configuration"].pop("demosaic")),
+        _change(lambda document: document.pop("configuration")),
         _change(lambda document: document["configuration"].update(demosaic="guess")),
     ],
 )
@@ -154,8 +163,7 @@ def test_colours_of_an_earlier_version_are_made_up(finished: Path) -> None:
 )
 def test_what_cannot_be_opened_is_named(arguments: list[str], problem: str, finished: Path) -> None:
     """In one line, and no server is left."""
-    (finished / "run.rrd").unlink()
-    (finished / "presented" / "run.rrd").unlink()
+    without_files_for_rerun(finished)
     with Command(*arguments, cwd=finished.parent) as command:
         code, _ = command.wait()
     assert code != 0
@@ -164,14 +172,65 @@ def test_what_cannot_be_opened_is_named(arguments: list[str], problem: str, fini
 
 def test_a_picture_in_place_of_a_mask_is_named(finished: Path) -> None:
     """Its colours would be drawn as classes."""
-    (finished / "run.rrd").unlink()
-    (finished / "presented" / "run.rrd").unlink()
+    without_files_for_rerun(finished)
     (path,) = finished.glob("masks/*/000002.png")
     cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     with Command("view", finished) as command:
         code, _ = command.wait()
     assert code == 1
     assert "000002.png is no mask" in " ".join(command.log_lines)
+
+
+def test_images_without_masks_are_shown(finished: Path, tmp_path: Path) -> None:
+    """Those of frames without an answer, and of runs of detectors, whose results are in no mask."""
+    without_files_for_rerun(finished)
+    for path in finished.glob("masks/*/*.png"):
+        path.unlink()
+    found = seen(finished, tmp_path / "seen.rrd", "--source", tmp_path / "images")
+    assert len([row for row in found["/images/result"] if "EncodedImage:blob" in row]) == FRAMES
+    assert "/images/result/mask" not in found
+
+
+def test_another_source_than_the_played_one_is_refused(finished: Path, tmp_path: Path) -> None:
+    """Its images would stand behind the masks of others."""
+    without_files_for_rerun(finished)
+    _change(lambda document: document["source"].update(sha256="0" * 64, path="a.mp4"))(finished / MANIFEST_NAME)
+    with Command("view", finished, "--source", tmp_path / "images") as command:
+        code, _ = command.wait()
+    assert code == 1
+    assert "is not what was played, a.mp4" in " ".join(command.log_lines)
+
+
+@pytest.mark.parametrize("value", ["abc", "nan", "inf"])
+def test_a_damaged_log_is_named(value: str, finished: Path) -> None:
+    """With the command that lists what is wrong."""
+    without_files_for_rerun(finished)
+    log = finished / "latency.csv"
+    with log.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows[1]["total_ms"] = value
+    with log.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with Command("view", finished) as command:
+        code, _ = command.wait()
+    assert code == 1
+    assert re.search(r"latency\.csv is damaged: .*skylane report --check", " ".join(command.log_lines))
+
+
+def test_no_server_is_left_and_nothing_printed(finished: Path) -> None:
+    """Ctrl-C is no error, and a command that is killed takes Rerun's server with it."""
+    with Command("view", finished) as command:
+        command.read_line()
+        assert command.end(signal.SIGINT)[0] == 0
+    assert not [line for line in command.log_lines if "ERROR" in line]
+    with Command("view", finished) as command:
+        command.read_line()
+        (server,) = psutil.Process(command.pid).children()
+        command.kill()
+    _, alive = psutil.wait_procs([server], WAIT_S)
+    assert alive == []
 
 
 def test_a_damaged_file_for_rerun_is_named(finished: Path) -> None:

@@ -224,6 +224,15 @@ def test_an_address_of_another_machine_is_refused() -> None:
         pass
 
 
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_names_of_this_machine_are_hosts(viewer: str, log_lines: LogLines) -> None:
+    """The servers listen on an address of IPv4."""
+    with LiveView(EdgeConfig(view=viewer, view_host="localhost"), CARD):
+        assert [line for line in log_lines() if line["event"] == "view ready"]
+    with pytest.raises(ViewError, match=r"'::1' has no IPv4 address.*127\.0\.0\.1"):
+        LiveView(EdgeConfig(view=viewer, view_host="::1"), CARD).__enter__()
+
+
 def test_names_from_the_wire_are_text_in_the_viewers(log_lines: LogLines) -> None:
     """A camera is named by its bag, and classes by a worker's card: neither makes a path, a topic or markup."""
     with watched("foxglove", log_lines, card_with("<b>road</b>", "[x](http://evil.example)")) as (view, address):
