@@ -107,6 +107,8 @@ def _message(error: Exception) -> str | None:
         return printable_lines(str(error))
     if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}; choose a writable folder with free disk space"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "the output cannot be written: No space left on device; make room, or choose another disk"
     return None
 
 

@@ -118,3 +118,19 @@ def test_a_number_that_is_not_finite_is_a_usage_error(path: Path) -> None:
             for value in ("nan", "inf"):
                 with pytest.raises(click.BadParameter):
                     option.type(value, option)
+
+
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    """Such as a redirection to a full disk."""
+    with FilePath("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "skylane", "model", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "skylane: the output cannot be written: No space left on device; make room, or choose another disk\n"
+    )

@@ -1,7 +1,8 @@
 """`skylane status` and `skylane top`."""
 
 import json
-import threading
+import math
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ from shared.flags import FiniteRange, topic_name
 from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 from shared.network.address import Address
 from shared.network.tls import certificate_expiries, server_certificate_expiry
-from shared.runtime.processes import on_termination_signals
+from shared.runtime.processes import interrupt_on_termination
 
 _LISTEN_S = SILENT_AFTER_S + 0.2  # Every node reports once in two seconds; one that does not is shown as silent.
 _DAY_S = 86_400
@@ -62,16 +63,17 @@ def status(name: str, *, as_json: bool, **flags: Any) -> None:
 def top(name: str, seconds: float | None, **flags: Any) -> None:
     """Show the same as `skylane status`, live, until Ctrl-C."""
     connection = connection_from(flags)
-    ended = threading.Event()
-    on_termination_signals(lambda *_: ended.set())
-    until_ns = None if seconds is None else clock.now_ns() + round(seconds * 1e9)
     console = Console()
+    until_s = time.monotonic() + (seconds or math.inf)
     with (
+        suppress(KeyboardInterrupt),
+        interrupt_on_termination(),
         _watched(connection, name) as fleet,
         Live(console=console, screen=console.is_terminal, auto_refresh=False) as live,
     ):
         certificates = _certificates(connection, name)
-        while not ended.wait(1.0) and (until_ns is None or clock.now_ns() < until_ns):
+        while (rest_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(1.0, rest_s))
             live.update(fleet_tables(fleet.state(), certificates), refresh=True)
 
 

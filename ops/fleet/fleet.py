@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
 from typing import Any
@@ -29,6 +29,9 @@ from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
 SILENT_AFTER_S = 5.0  # Two reports missing.
+LEFT = [
+    NodeState.OFFLINE.value
+]  # The problems of a worker that left; they stand last, as the broker keeps its name for ever.
 
 _MAX_SYS_BYTES = 256
 _MAX_MODELS = 64  # Of a worker.
@@ -67,7 +70,7 @@ class FleetNode:
     load: LoadReport | None = None
     metrics: Any = None  # WorkerMetrics or VehicleMetrics.
     heard_ns: int | None = None  # When the metrics arrived.
-    invalid: str = ""  # What is wrong with its latest message that cannot be read.
+    invalid: dict[str, str] = field(default_factory=dict)  # What is wrong with the latest message of each kind.
 
     @property
     def state(self) -> str:
@@ -147,7 +150,7 @@ class FleetMonitor:
         worker_rows = [self._row(node, WorkerMetrics, usual_ms, now_ns) | _serving(node) for node in workers]
         vehicle_rows = [self._row(node, VehicleMetrics, usual_ms, now_ns) for node in present]
         for rows in (worker_rows, vehicle_rows):
-            rows.sort(key=lambda row: (not row["problems"], row["name"]))
+            rows.sort(key=lambda row: (row["problems"] == LEFT, not row["problems"], row["name"]))
         problems = list(self._problems([*workers, *vehicles], broker, left_out))
         return FleetState(problems, broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
 
@@ -178,8 +181,9 @@ class FleetMonitor:
             try:
                 setattr(node, part, read(delivery.payload))
             except MessageError as error:
-                node.invalid = f"{part}: {printable(str(error))[:120]}"
+                node.invalid = node.invalid | {part: printable(str(error))[:120]}
                 return
+            node.invalid = {other: problem for other, problem in node.invalid.items() if other != part}
             if part == "metrics":
                 node.heard_ns = delivery.received_ns
 
@@ -195,7 +199,7 @@ class FleetMonitor:
         row: dict[str, Any] = {"name": node.name, "state": node.state, "problems": problems, "frames_per_s": None}
         if metrics and metrics.seconds:
             answered = sum(metrics.frames.values()) - missed_frames(metrics.frames).total()
-            row["frames_per_s"] = round(answered / metrics.seconds, 2)
+            row["frames_per_s"] = round(answered / max(metrics.seconds, 1.0), 2)
         for name in kind.__struct_fields__:
             value = getattr(metrics, name, None)
             if name in ("queue", "inference", "total"):
@@ -216,8 +220,8 @@ class FleetMonitor:
             yield f"silent for {silent_s:.0f} s" if node.heard_ns else "sends no metrics"
         if node.status and node.metrics and node.is_online and node.status.session != node.metrics.session:
             yield "two processes of this name report"
-        if node.invalid:
-            yield f"sends what cannot be read: {node.invalid}"
+        for part, problem in node.invalid.items():
+            yield f"sends what cannot be read: {part}: {problem}"
 
 
 def missed_frames(frames: Mapping[str, int]) -> Counter[str]:

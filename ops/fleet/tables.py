@@ -7,12 +7,13 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from ops.fleet.fleet import FleetState, missed_frames
+from ops.fleet.fleet import LEFT, FleetState, missed_frames
 from shared.runlog.percentiles import MISSING
 from shared.terminal_table import Table, result_table
 
 _MOST_ROWS = 60  # Of each table.
 _MOST_PROBLEMS = 20
+_MOST_LEFT = 5
 _MOST_MODELS = 3  # Of a worker.
 _GOOD, _BAD = "green", "bold red"
 
@@ -56,11 +57,15 @@ def _problem_lines(state: FleetState) -> Iterator[str]:
         f"{kind} {row['name']}: {problem}"
         for kind, rows in (("worker", state.workers), ("vehicle", state.vehicles))
         for row in rows
+        if row["problems"] != LEFT
         for problem in row["problems"]
     ]
     yield from lines[:_MOST_PROBLEMS]
     if len(lines) > _MOST_PROBLEMS:
         yield f"{len(lines) - _MOST_PROBLEMS} more problems, see --json"
+    if left := [row["name"] for row in state.workers if row["problems"] == LEFT]:
+        more = ", …" if len(left) > _MOST_LEFT else ""
+        yield f"offline workers: {len(left)}: {', '.join(left[:_MOST_LEFT])}{more}"
 
 
 def _table(title: str, rows: Sequence[Row], columns: Columns, more: str = "") -> Table:

@@ -14,7 +14,7 @@ MAX_OUTCOMES = 16
 MAX_REASON = 64  # Characters.
 
 Outcome = Annotated[str, Meta(pattern=r"\A[a-z_]{1,32}\Z", description="an outcome of 1 to 32 of a-z _")]
-_Count = Annotated[int, Meta(ge=0, le=1 << 32)]
+_Count = Annotated[int, Meta(ge=0, le=1_000_000)]  # Of a minute, or in flight.
 _Outcomes = Annotated[Mapping[Outcome, _Count], Meta(max_length=MAX_OUTCOMES)]
 _Seconds = Annotated[float, Meta(ge=0, le=60)]
 _Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
@@ -26,6 +26,11 @@ class Quantiles(Struct, frozen=True):
 
     p50_ms: Milliseconds
     p95_ms: Milliseconds | None  # None: too few frames.
+
+    def __post_init__(self) -> None:
+        """Raises a ValueError if the numbers cannot be of the same times."""
+        if self.p95_ms is not None and self.p95_ms < self.p50_ms:
+            raise ValueError("p95_ms is less than p50_ms")
 
 
 class WorkerMetrics(Struct, frozen=True):

@@ -1,8 +1,10 @@
 """`skylane status` and `skylane top` at a real broker, with made nodes."""
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,11 +107,62 @@ def test_nodes_that_left_are_silent_or_lie_are_marked(url: str) -> None:
         "full": ["refuses 50 % of the frames (overloaded)"],
         "two": ["two processes of this name report"],
     }
+    assert state["workers"][-1]["name"] == "dead"
     assert state["vehicles_offline"] == 1
     vehicles = problems(state, "vehicles")
     assert vehicles["ghost"] == ["reports, but the broker has no status of it"]
     assert any("sends what cannot be read: metrics" in problem for problem in vehicles["liar"])
     assert "car-1" not in vehicles
+
+
+def test_workers_that_left_hide_none_that_is_there(url: str) -> None:
+    """Kubernetes names each worker after its pod, and the broker keeps the names of all of them."""
+
+    def send(bus: Bus) -> None:
+        left = pack_status(NodeStatus(NodeState.OFFLINE, "s1"))
+        for number in range(70):
+            bus.publish(WORKER_STATUS.of(worker=f"a-pod-{number}"), left, qos=1, retained=True)
+        for name in ("gpu-1", "gpu-2"):
+            worker(bus, name)
+        worker(bus, "gpu-3", inference_ms=90.0)
+
+    with reporting(url, send):
+        state = state_of(url)
+        shown, _ = run_status(url)
+    assert [row["name"] for row in state["workers"][:3]] == ["gpu-3", "gpu-1", "gpu-2"]
+    text = " ".join(shown.output.split())
+    assert "worker gpu-3: slow: inference 90 ms" in text
+    assert "offline workers: 70: a-pod-0, a-pod-1, a-pod-10, a-pod-11, a-pod-12, …" in text
+    assert text.index("gpu-2") < text.index("a-pod-20")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"frames": {"answered": 1 << 32}},
+        {"total": Quantiles(90.0, 91.0)},  # Swapped below.
+        {"in_flight": 1 << 32},
+    ],
+)
+def test_numbers_that_cannot_be_are_marked_until_others_come(lie: dict[str, Any]) -> None:
+    """A report that says nonsense is not shown, and the next one that can be read ends the mark."""
+    good = VehicleMetrics("s1", "road", 60.0, {"answered": 300}, "", None, 0, None)
+    payload = pack_vehicle_metrics(msgspec.structs.replace(good, **lie)).replace(
+        struct.pack(">d", 91.0), struct.pack(">d", 1.0)
+    )
+    handlers: dict[str, Any] = {}
+
+    class Recorder(NoBus):
+        def subscribe(self, topic_filter: str, qos: int, handler: object) -> None:  # noqa: ARG002
+            handlers[topic_filter] = handler
+
+    fleet = FleetMonitor()
+    fleet.open(Recorder())
+    topic = VEHICLE_METRICS.of(vehicle="car")
+    for message, is_marked in ((payload, True), (pack_vehicle_metrics(good), False)):
+        handlers[VEHICLE_METRICS.filter()](Delivery(topic, message, 1))
+        (row,) = fleet.state().vehicles
+        assert any("sends what cannot be read" in problem for problem in row["problems"]) is is_marked
 
 
 def test_a_thousand_made_up_names_fill_nothing(url: str) -> None:
