@@ -54,6 +54,8 @@ def trace(run: Path, out: Path | None) -> None:
 
     rows = read_log(run)
     path = out or run / "trace.json"
+    if out is not None and out.exists():
+        raise SkylaneError(f"{out} exists already: remove it, or choose another --out")
     check_writable(path, "--out")
     draft = path.with_name(f"{path.name}.new")
     try:

@@ -197,9 +197,12 @@ class Timeline:
     def notes(self) -> Sequence[str]:
         """What the user did, for the record of the run."""
         notes = []
-        if self._pauses:
-            total_s = sum(self._pauses) / 1e9
-            times = "once" if len(self._pauses) == 1 else f"{len(self._pauses)} times"
+        with self._changed:
+            lasting = [] if self._paused_ns is None else [clock.now_ns() - self._paused_ns]
+            pauses = [*self._pauses, *lasting]
+        if pauses:
+            total_s = sum(pauses) / 1e9
+            times = "once" if len(pauses) == 1 else f"{len(pauses)} times"
             notes.append(f"the user paused {times}, {total_s:.1f} s in all")
         if self._speeds:
             notes.append(f"the user changed the speed: {', '.join(f'×{speed:g}' for speed in self._speeds)}")

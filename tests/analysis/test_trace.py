@@ -152,9 +152,12 @@ def test_no_trace_replaces_one_that_cannot_be_written(consistent_run: Path, tmp_
     run, out = tmp_path / "run", tmp_path / "trace.json"
     shutil.copytree(consistent_run, run)
     run_damage.write(run, run_damage.lines(run)[:1])
+    assert "no frame has times" in str(_run(run).exception)
     out.write_text("before")
-    assert "no frame has times" in str(_run(run, "--out", out).exception)
-    assert out.read_text() == "before"
+    for taken in (out, run / "latency.csv"):
+        before = taken.read_bytes()
+        assert "exists already: remove it, or choose another --out" in str(_run(run, "--out", taken).exception)
+        assert taken.read_bytes() == before
     (tmp_path / "file").touch()
     assert "--out" in str(_run(consistent_run, "--out", tmp_path / "file" / "trace.json").exception)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "run", "trace.json"]

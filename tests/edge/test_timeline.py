@@ -44,6 +44,8 @@ def test_a_pause_moves_all_later_due_times_by_its_length(waiting: Callable[[Time
     timeline = Timeline()
     start_ns = waiting(timeline, 0)
     timeline.toggle_pause()
+    (note,) = timeline.notes  # Of a run that ends in the pause.
+    assert "paused once" in note
     before_ns = clock.now_ns()
     with ThreadPoolExecutor(1) as pool:
         later = pool.submit(waiting, timeline, 30 * MS)
