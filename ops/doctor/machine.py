@@ -55,7 +55,8 @@ def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     for extra, is_needed in (needed | {"otel": bool(config.otel)}).items():
         if is_needed and missing[extra]:
             cause = f"{', '.join(missing[extra])} of the extra [{extra}] not installed"
-            yield Check(f"libraries [{extra}]", ERROR, cause, install_command(extra).partition(", or ")[0])
+            command, _, _ = install_command(extra).partition(", or ")  # A checkout has another way.
+            yield Check(f"libraries [{extra}]", ERROR, cause, command)
         elif is_needed:
             yield Check(f"libraries [{extra}]", OK, "installed")
     yield Check("other libraries", OK, f"installed: {', '.join(extra for extra in missing if not missing[extra])}")
@@ -124,8 +125,8 @@ def clock_synchronisation() -> Iterator[Check]:
         cause = "not synchronised: the logs of two machines show different times (latencies are right all the same)"
         yield Check("clock", WARNING, cause, "sudo timedatectl set-ntp true")
     else:
-        known = (OK, "synchronised") if state >= 0 else (SKIPPED, "this system does not say whether it is synchronised")
-        yield Check("clock", *known)
+        unknown = "this system does not say whether it is synchronised"
+        yield Check("clock", OK, "synchronised") if state >= 0 else Check("clock", SKIPPED, unknown)
 
 
 def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
@@ -175,10 +176,8 @@ def ports(config: CloudConfig) -> Iterator[Check]:
     try:
         check_gateway(config)
     except SkylaneError as error:
-        cause, remedy = (
-            str(error),
-            "skylane cloud serve --http HOST:PORT --gateway-tls-cert FILE --gateway-tls-key FILE",
-        )
+        cause = str(error)
+        remedy = "skylane cloud serve --http HOST:PORT --gateway-tls-cert FILE --gateway-tls-key FILE"
         for name, port in ports.items():
             if cause.startswith(f"--{name}:") and "is in use" in cause:
                 holder = holders.get(name)
