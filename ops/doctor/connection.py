@@ -304,7 +304,8 @@ class _Conversation:
             self._bus.publish(topics.PROBES.of(worker=worker, vehicle=vehicle), probe, qos=0)
         reply, _ = self._ask(config, card, 0, Deadline.after_ms(0), _REPLY_S)
         echo_topics = {worker: topics.ECHOES.of(vehicle=vehicle, worker=worker) for worker in workers}
-        self._wait(lambda: all(topic in self._latest for topic in echo_topics.values()))
+        echo_wait_s = _REPLY_S if reply is not None else 0.0  # Without a reply, they have had that time already.
+        self._wait(lambda: all(topic in self._latest for topic in echo_topics.values()), echo_wait_s)
         echoes = {name: self._latest[topic] for name, topic in echo_topics.items() if topic in self._latest}
         silent = [name for name in workers if name not in echoes]
         if reply is not None:
