@@ -4,17 +4,19 @@ import fcntl
 import hashlib
 import http.client
 import os
+import re
 import ssl
+import string
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from shared.errors import SkylaneError, reason_of, unwritable_message
 from shared.sanitize import printable
@@ -25,7 +27,9 @@ _TIMEOUT_S = 30.0  # For connecting, and for each wait for more bytes.
 _ATTEMPTS = 4
 _BLOCK_BYTES = 1 << 18
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_HTML = (b"<!doctype html", b"<html")
+_MARKUP = re.compile(
+    rb"(\xef\xbb\xbf)?\s*<[!?a-z]", re.IGNORECASE
+)  # The begin of HTML and XML, after a byte order mark.
 
 OnProgress = Callable[[int, int | None], None]
 
@@ -87,24 +91,17 @@ class _Transfer:
     on_progress: OnProgress
     digest: Any = field(default_factory=hashlib.sha256)
     done: int = 0
+    is_joined: bool = False  # Whether the bytes are of several answers.
 
     def run(self) -> str:
         """Returns the SHA-256 of the whole file."""
-        opener = urllib.request.build_opener(_HttpsHandler(), _HttpHandler(), _RedirectHandler(self.source.url))
         while block := self.file.read(_BLOCK_BYTES):  # What an earlier call has got.
             self._count(block)
-        for attempt in range(1, _ATTEMPTS + 1):
-            if self.source.sha256 is None:  # The server's file may be another one by now.
-                self._restart()
-            try:
-                if self.done != self.source.size:
-                    self._ask(opener)
-                break
-            except _InterruptedTransfer as error:
-                if attempt == _ATTEMPTS:
-                    raise self._error(f"{error}") from error
-        self.file.flush()
-        found = str(self.digest.hexdigest())
+        self.is_joined = self.done > 0
+        found = self._fetch()
+        if self.source.sha256 not in (None, found) and self.is_joined:  # The older part may be the wrong one.
+            self._restart()
+            found = self._fetch()
         if self.source.sha256 not in (None, found):
             self._restart()
             raise self._error(
@@ -112,12 +109,30 @@ class _Transfer:
             )
         return found
 
-    def _ask(self, opener: urllib.request.OpenerDirector) -> None:
+    def _fetch(self) -> str:
+        """Asks until all of the file is there; returns its SHA-256."""
+        # Characters outside of ASCII are sent as UTF-8; a host of such characters is decoded again by urllib.
+        address = quote(self.source.url, safe=string.punctuation)
+        opener = urllib.request.build_opener(_HttpsHandler(), _HttpHandler(), _RedirectHandler(address))
+        for attempt in range(1, _ATTEMPTS + 1):
+            if self.source.sha256 is None:  # The server's file may be another one by now.
+                self._restart()
+            try:
+                if self.done != self.source.size:
+                    self._ask(opener, address)
+                break
+            except _InterruptedTransfer as error:
+                if attempt == _ATTEMPTS:
+                    raise self._error(f"{error}") from error
+        self.file.flush()
+        return str(self.digest.hexdigest())
+
+    def _ask(self, opener: urllib.request.OpenerDirector, address: str) -> None:
         """Asks once for what is not there yet; raises an _InterruptedTransfer if another request may get the rest."""
         headers = {"User-Agent": "skylane", "Accept-Encoding": "identity"}
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
-        request = urllib.request.Request(self.source.url, headers=headers)  # noqa: S310 (RemoteFile checks it)
+        request = urllib.request.Request(address, headers=headers)  # noqa: S310 (RemoteFile checks it)
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:
                 self._receive(response)
@@ -134,28 +149,36 @@ class _Transfer:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise self._error(f"its certificate is not trusted ({cause.verify_message})") from error
             raise _InterruptedTransfer(reason_of(cause)) from error
+        except ValueError as error:
+            raise self._error(f"an address or an answer is malformed ({printable(str(error))[:100]})") from error
 
     def _receive(self, response: Any) -> None:
-        if self.done and not self._is_rest(response):
+        if self.done and response.status == http.client.PARTIAL_CONTENT:
+            if not str(response.headers.get("Content-Range")).startswith(f"bytes {self.done}-"):
+                self._restart()
+                raise _InterruptedTransfer("the server sends another part of the file than the one that was asked for")
+            self.is_joined = True
+        elif response.status != http.client.OK:
+            raise self._error(f"the server answers {response.status}, and not with the whole file")
+        elif self.done:
             self._restart()
-        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+        encoding = response.headers.get("Content-Encoding", "")
+        if encoding.strip().lower() not in ("", "identity"):
             raise self._error(f"it is sent as {printable(encoding)[:40]}, which is not the file itself")
         rest = response.headers.get("Content-Length", "")
         total = self.done + int(rest) if rest.isascii() and rest.isdigit() else None
         self._check_size(total)
         while block := _block(response):
-            if not self.done and block[:64].lstrip().lower().startswith(_HTML):
-                raise self._error("it is an HTML page, as a login page or an error page is")
+            if not self.done and _MARKUP.match(block):
+                raise self._error("it is an HTML or XML page, as a login page or an error page is")
             self._check_size(max(self.done + len(block), total or 0), is_whole=False)
             self.file.write(block)
             self._count(block)
             self.on_progress(self.done, self.source.size or total)
         if self.done < (total or self.source.size or 0):
             raise _InterruptedTransfer(f"the connection ended after {self.done} of {total or self.source.size} bytes")
-
-    def _is_rest(self, response: Any) -> bool:
-        given = response.headers.get("Content-Range") or ""
-        return response.status == http.client.PARTIAL_CONTENT and str(given).startswith(f"bytes {self.done}-")
+        if not self.done:
+            raise self._error("it is empty")
 
     def _check_size(self, size: int | None, *, is_whole: bool = True) -> None:
         expected, most = self.source.size, self.source.max_bytes
@@ -169,7 +192,7 @@ class _Transfer:
     def _restart(self) -> None:
         self.file.seek(0)
         self.file.truncate()
-        self.digest, self.done = hashlib.sha256(), 0
+        self.digest, self.done, self.is_joined = hashlib.sha256(), 0, False
 
     def _count(self, block: bytes) -> None:
         self.digest.update(block)
@@ -203,14 +226,14 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
         """See HTTPRedirectHandler."""
-        try:
-            _check_address(newurl, must_be_https=urlsplit(req.full_url).scheme == "https")
-        except DownloadError:
-            fp.close()
-            raise
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        fp.close()  # Nothing reads the answer itself, which may be endless.
+        _check_address(newurl, must_be_https=urlsplit(req.full_url).scheme == "https")
+        request, host = super().redirect_request(req, fp, code, msg, headers, newurl), urlsplit(newurl).hostname
+        if host != self._host:
+            with suppress(ValueError):  # A name, which may be looked up by a proxy only.
+                _check_public(str(host), str(host))
         if request is not None:
-            request.is_typed = urlsplit(newurl).hostname == self._host  # type: ignore[attr-defined]
+            request.is_typed = host == self._host  # type: ignore[attr-defined]
         return request
 
 
@@ -239,23 +262,34 @@ class _Connection(http.client.HTTPConnection):
         self._may_be_private = may_be_private
         super().__init__(*arguments, **options)
 
+    def set_tunnel(self, *arguments: Any, **options: Any) -> None:
+        """See HTTPConnection; the connection is to a proxy, which may have a private address."""
+        self._may_be_private = True
+        super().set_tunnel(*arguments, **options)
+
     def connect(self) -> None:
         """See HTTPConnection."""
         super().connect()
-        peer = str(self.sock.getpeername()[0])
-        if not self._may_be_private and not ip_address(peer.partition("%")[0]).is_global:
-            self.close()
-            raise DownloadError(
-                f"{self.host} is the private address {peer}: an answer from elsewhere must not lead there"
-            )
+        if not self._may_be_private:
+            try:
+                _check_public(self.host, str(self.sock.getpeername()[0]))
+            except DownloadError:
+                self.close()
+                raise
 
 
 class _HttpsConnection(_Connection, http.client.HTTPSConnection):
     """Over TLS."""
 
 
+def _check_public(host: str, address: str) -> None:
+    """Raises a DownloadError for a private address, and a ValueError for a name."""
+    if not ip_address(address.partition("%")[0]).is_global:
+        raise DownloadError(f"{host} is the private address {address}: an answer from elsewhere must not lead there")
+
+
 def _may_be_private(request: urllib.request.Request) -> bool:
-    """Returns whether the user typed the host, or a proxy connects to it."""
+    """Returns whether the user typed the host, or a proxy connects to it; see also `_Connection.set_tunnel`."""
     return request.has_proxy() or bool(getattr(request, "is_typed", True))
 
 
@@ -264,7 +298,7 @@ def _check_address(url: str, *, must_be_https: bool = False) -> None:
     try:
         parts = urlsplit(url if url.isprintable() and " " not in url else "")
         host = parts.hostname
-        _ = parts.port
+        _ = parts.port, (host or "").encode("idna")
     except ValueError:
         host = None
     if not host or parts.scheme not in ("https", "http"):

@@ -10,6 +10,14 @@ from typing import Any
 
 DATA = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(DATA).hexdigest()
+PAGES = {
+    "": b"\n<!DOCTYPE html><html>Log in</html>",
+    "mark": b"\xef\xbb\xbf<html>Log in</html>",
+    "comment": b"\n" * 100 + b"<!-- cached --><HTML>Log in</HTML>",
+    "head": b"<head></head>",
+    "xml": b"<?xml version='1.0'?><Error/>",
+}
+ENCODINGS = {"packed": "gzip", "plain": "Identity"}
 _THIRD = 3
 
 
@@ -33,8 +41,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             )
         elif first == "missing" or (first == "busy" and len(self.asked) < _THIRD):
             self.send_error(404 if first == "missing" else 503)
-        elif first == "page":
-            self.answer(b"\n<!DOCTYPE html><html>Log in</html>", 0)
+        elif first in ("page", "empty"):
+            self.answer(PAGES.get(rest.partition("/")[0], PAGES[""]) if first == "page" else b"", 0)
+        elif first == "shifted":  # The answer to a range is another range.
+            self.answer(self.data[begin // 2 :], begin // 2)
+        elif first == "cut-once":  # Without a length, so that only the content shows it.
+            self.answer(self.data, 0, length=False, sent=1000 if len(self.asked) == 1 else None)
         elif first == "cut":  # Ends in the middle of the first answer.
             self.answer(self.data[begin:], begin, sent=None if begin else len(self.data) // 2)
         elif first == "cut-and-changed":
@@ -42,7 +54,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif first == "cut-without-ranges":
             self.answer(self.data, 0, sent=len(self.data) // 2 if len(self.asked) == 1 else None)
         else:
-            self.answer(self.data, 0, length=first != "no-length", encoding="gzip" if first == "packed" else "")
+            status = int(rest.partition("/")[0]) if first == "status" else None
+            self.answer(self.data, 0, length=first != "no-length", encoding=ENCODINGS.get(first, ""), status=status)
 
     def redirect(self, address: str) -> None:
         """Sends the client to another address."""
@@ -51,10 +64,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def answer(
-        self, data: bytes, begin: int, *, sent: int | None = None, length: bool = True, encoding: str = ""
+        self,
+        data: bytes,
+        begin: int,
+        *,
+        sent: int | None = None,
+        length: bool = True,
+        encoding: str = "",
+        status: int | None = None,
     ) -> None:
         """Sends data from position `begin` of the file on; `sent` bytes of it if the connection is to break."""
-        self.send_response(206 if begin else 200)
+        self.send_response(status or (206 if begin else 200))
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{begin + len(data) - 1}/{begin + len(data)}")
         if length:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile
-from tests.support.file_server import DATA, SHA256, serving
+from tests.support.file_server import DATA, PAGES, SHA256, serving
 
 LIMIT = 10 << 20
 
@@ -25,7 +25,9 @@ def server(asked: list[tuple[str, str | None]]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "path", ["file", "cut", "cut-without-ranges", "no-length", "busy", "hops/4"], ids=lambda each: each
+    "path",
+    ["file", "cut", "cut-without-ranges", "no-length", "busy", "hops/4", "plain", "ü/€?q=ü", "leads//ü/x"],
+    ids=lambda each: each,
 )
 def test_the_file_arrives_whole(server: str, tmp_path: Path, path: str) -> None:
     """Also over broken connections, busy servers and redirects, and nothing else is left in its folder."""
@@ -57,6 +59,16 @@ def test_a_later_call_goes_on_where_an_earlier_one_ended(
     assert target.read_bytes() == DATA
 
 
+@pytest.mark.parametrize("size", [5000, len(DATA)])
+@pytest.mark.parametrize("path", ["cut", "file", "shifted"])
+def test_a_wrong_part_of_an_earlier_call_is_given_up(server: str, tmp_path: Path, size: int, path: str) -> None:
+    """The server that is right now is not blamed for the bytes of another one."""
+    target = tmp_path / "file"
+    (tmp_path / f".file.{SHA256[:12]}.part").write_bytes(b"x" * size)
+    assert RemoteFile(f"{server}/{path}", LIMIT, len(DATA), SHA256).fetch(target) == SHA256
+    assert target.read_bytes() == DATA
+
+
 def test_a_file_of_unknown_hash_is_never_put_together(
     server: str, asked: list[tuple[str, str | None]], tmp_path: Path
 ) -> None:
@@ -74,8 +86,17 @@ def test_a_file_of_unknown_hash_is_never_put_together(
         ("no-length", (LIMIT, 1000, SHA256), "more than"),
         ("no-length", (1000, None, None), "more than 0.001 MB: allow more with --max-mb"),
         ("file", (1000, None, None), "more than 0.001 MB"),
-        ("page", (LIMIT, None, None), "it is an HTML page"),
+        *((f"page/{name}", (LIMIT, None, None), "it is an HTML or XML page") for name in PAGES),
         ("packed", (LIMIT, None, None), "it is sent as gzip"),
+        ("status/206", (LIMIT, None, None), "the server answers 206, and not with the whole file"),
+        ("status/206", (LIMIT, None, SHA256), "the server answers 206"),
+        ("status/204", (LIMIT, None, None), "the server answers 204"),
+        ("status/203", (LIMIT, None, None), "the server answers 203"),
+        ("empty", (LIMIT, None, None), "it is empty"),
+        ("leads/http://[::1", (LIMIT, None, None), "malformed .Invalid IPv6 URL"),
+        ("leads/http://a..b/file", (LIMIT, None, None), "'http://a..b/file' is not an address"),
+        ("leads/https://a..b/file", (LIMIT, None, None), "'https://a..b/file' is not an address"),
+        ("leads/https://10.0.0.1/file", (LIMIT, None, None), "10.0.0.1 is the private address"),
         ("missing", (LIMIT, None, SHA256), "the server answers 404 Not Found"),
         ("loop", (LIMIT, None, None), "infinite loop"),
         (f"hops/{MAX_REDIRECTS + 1}", (LIMIT, None, None), "infinite loop"),
@@ -111,6 +132,9 @@ def test_an_answer_cannot_lead_to_another_service_of_this_machine(server: str, t
         ("file:///etc/passwd", "is not an address"),
         ("https://", "is not an address"),
         ("https://host:99999/a", "is not an address"),
+        ("https://a..b/x.onnx", "is not an address"),
+        ("https://" + "a" * 64 + ".org/x.onnx", "is not an address"),
+        ("https://[::1/x.onnx", "is not an address"),
         ("https://a\x1b[31m/b", "is not an address"),
         ("https://user:secret@host/a", "has a user name before it"),
         ("example.com/a", "is not an address"),
