@@ -40,8 +40,8 @@ class ModelCard:
 
     @property
     def is_trained_on_synthetic_drives(self) -> bool:
-        """Whether the model says that its training data are synthetic."""
-        return self.trained_on.startswith("synthetic")
+        """Whether the model says that it was trained on them, and on nothing else."""
+        return self.trained_on.strip().casefold() == SYNTHETIC_DRIVES.casefold()
 
 
 def check_card(card: ModelCard) -> ModelCard:

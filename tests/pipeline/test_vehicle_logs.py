@@ -128,7 +128,9 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     ("trained_on", "is_synthetic", "warnings"),
     [
         ("synthetic drives of Skylane", False, 1),
+        ("Synthetic drives of Skylane", False, 1),
         ("synthetic drives of Skylane", True, 0),
+        ("synthetic GTA5 frames, then real ones of Cityscapes", False, 0),
         ("Cityscapes", False, 0),
         ("", False, 0),
     ],
