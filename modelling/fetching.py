@@ -1,25 +1,23 @@
 """`skylane model fetch`: gets a network from the catalogue, or from an address, and makes a model of the repository of it."""
 
 import re
-from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from modelling.cli_options import LABELS, MODELS
-from shared.catalogue import CATALOGUE, Catalogue, download, is_there
-from shared.config import validate
+from shared.catalogue import CATALOGUE, MODEL_FORMATS, Catalogue, check_format, download, is_there
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange
 from shared.imaging.labels import Labels, labels_from
 from shared.messages.topics import validate_name
-from shared.models.manifest import MANIFEST_NAME, Manifest
+from shared.models.manifest import MANIFEST_NAME
 from shared.models.repository import Repository
 from shared.network.download import RemoteFile
 from shared.terminal_table import result_table
 
-_SUFFIXES = (".tflite", ".onnx")  # Formats of one file that run no code.
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -48,10 +46,7 @@ def fetch(
     Without NAME, list the catalogue.
     """
     if source is None:
-        rows = [
-            (each, entry.description, f"{entry.size / 1e6:.1f}", entry.licence, entry.trained_on)
-            for each, entry in catalogue.models.items()
-        ]
+        rows = [(each, *entry.cells, Text(entry.trained_on)) for each, entry in catalogue.models.items()]
         Console().print(
             result_table(
                 "Networks to fetch", {"name": "<", "network": "<", "MB": ">", "licence": "<", "trained on": "<"}, rows
@@ -78,15 +73,8 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
         SkylaneError: the catalogue has no such network, it cannot be downloaded, or another model has that name.
     """
     entry, folder = catalogue.model(listed), repository.root / validate_name("model", name or listed)
-    _check_format(entry.url)
     path = folder / MANIFEST_NAME
-    given = {**entry.manifest, "file": PurePosixPath(urlsplit(entry.url).path).name, "sha256": entry.sha256}
-    manifest = validate(
-        path,
-        {"labels_file": entry.labels, "description": entry.description, "trained_on": entry.trained_on, **given},
-        Manifest,
-    )
-    manifest = manifest.with_labels(labels_from(entry.labels))
+    manifest = entry.manifest.with_labels(labels_from(entry.labels))
     if path.exists():
         if not is_there(folder / manifest.file, entry.sha256):
             raise SkylaneError(f"{folder} is another model: choose another name with --name, or move it away")
@@ -99,30 +87,34 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
 
 
 def _fetch_unlisted(remote: RemoteFile, folder: Path, labels: Labels | None) -> None:
-    suffix = _check_format(remote.url)
+    suffix = check_format(remote.url, MODEL_FORMATS)
     if any(folder.glob("[!.]*")):  # The hidden part of an interrupted download is continued.
         raise SkylaneError(f"{folder} exists: choose another --name, or move it away")
     target = folder / f"{folder.name}{suffix}"
     found = download(folder.name, remote, target)
+    try:
+        path = _inspected(target, labels)
+    except SkylaneError as error:
+        if target.exists():
+            raise SkylaneError(
+                f"{target} is fetched, but it has no manifest yet: {error}. Then: skylane model inspect {target} --write {folder}"
+            ) from error
+        raise SkylaneError(f"{remote.url} is downloaded, but not kept: {error}") from error
     if remote.sha256 is None:
         click.echo(f"SHA-256 {found}: the next time, --sha256 {found} makes sure that it is the same file")
-    from modelling.inspection import inspection  # noqa: PLC0415  TensorFlow takes seconds to import.
-
-    try:
-        path = inspection.write(inspection.inspect(target, labels=labels), folder)
-    except SkylaneError as error:
-        raise SkylaneError(
-            f"{target} is fetched, but it has no manifest yet: {error}. Then: skylane model inspect {target} --write {folder}"
-        ) from error
     click.echo(f"wrote {path}")
 
 
-def _check_format(url: str) -> str:
-    """Returns the suffix of a file that is fetched; raises a SkylaneError unless its format is one file that runs no code."""
-    suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise SkylaneError(
-            f"{url} does not end in {' or '.join(_SUFFIXES)}: other formats can run code, or are several files; "
-            "download it yourself, and give it to `skylane model inspect` if you trust it"
-        )
-    return suffix
+def _inspected(file: Path, labels: Labels | None) -> Path:
+    """Writes the manifest of a fetched file and returns its path; removes the file unless only an option is missing."""
+    from modelling.inspection import inspection, output_rule  # noqa: PLC0415  TensorFlow takes seconds to import.
+
+    try:
+        return inspection.write(inspection.inspect(file, labels=labels), file.parent)
+    except output_rule.UndecidedError:
+        raise
+    except BaseException:
+        file.unlink()
+        if not any(file.parent.iterdir()):
+            file.parent.rmdir()
+        raise

@@ -79,10 +79,7 @@ def bag() -> None:
 def fetch(name: str | None, out: Path, catalogue: Catalogue) -> None:
     """Download a recording of the catalogue. Without NAME, list the catalogue."""
     if name is None:
-        rows = [
-            (each, entry.description, f"{entry.size / 1e6:.1f}", entry.licence)
-            for each, entry in catalogue.bags.items()
-        ]
+        rows = [(each, *entry.cells) for each, entry in catalogue.bags.items()]
         headings = {"name": "<!", "recording": "<", "MB": ">", "licence": "<"}
         Console().print(result_table("Recordings to fetch", headings, rows))
         return

@@ -1,20 +1,24 @@
 """The catalogue of networks and recordings that can be fetched: `configs/catalogue.yaml`, or a file of that form with other addresses."""
 
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 import click
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from shared.config import Section, parsed_by, read_yaml
 from shared.errors import SkylaneError, UnknownNameError
 from shared.files import file_sha256
 from shared.messages.topics import NAME
+from shared.models.manifest import Manifest
 from shared.network.download import DownloadError, RemoteFile
 from shared.package_data import shipped
 from shared.quiet import progress_console
+from shared.sanitize import printable
 
 CATALOGUE = click.option(
     "--catalogue",
@@ -23,20 +27,47 @@ CATALOGUE = click.option(
     callback=lambda _context, _option, path: Catalogue.read(path),
     help="Catalogue with other addresses, such as those of a mirror. [the one that ships with Skylane]",
 )
+MODEL_FORMATS = {".tflite": "tflite", ".onnx": "onnx"}  # Formats of one file that run no code, by suffix.
+_RECORDINGS = (".bag", ".db3", ".mcap", ".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".mpg", ".mpeg", ".ts")
 _MAX_BYTES = 1 << 34
 
 
+def check_format(url: str, suffixes: Collection[str]) -> str:
+    """Returns the suffix of a file that is fetched; raises a SkylaneError for another one than these."""
+    suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
+    if suffix not in suffixes:
+        raise SkylaneError(
+            f"{url} does not end in {' or '.join(suffixes)}: other formats can run code, or are several files; "
+            "download it yourself if you trust it"
+        )
+    return suffix
+
+
+def _address(suffixes: Collection[str]) -> AfterValidator:
+    def checked(url: str) -> str:
+        check_format(RemoteFile(url, _MAX_BYTES).url, suffixes)
+        return url
+
+    return parsed_by(checked)
+
+
+_Words = Annotated[str, parsed_by(printable)]
 _EntryName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class ListedFile(Section):
     """A file, where it is, and what is known of it."""
 
-    url: Annotated[str, parsed_by(lambda url: RemoteFile(url, _MAX_BYTES).url)]
+    url: Annotated[str, _address(_RECORDINGS)]
     size: int = Field(ge=1, le=_MAX_BYTES)  # Bytes.
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
-    licence: str = Field(min_length=1)
-    description: str = ""
+    licence: _Words = Field(min_length=1)
+    description: _Words = ""
+
+    @property
+    def cells(self) -> tuple[Text, str, Text]:
+        """The cells of a table: description, megabytes and licence."""
+        return Text(self.description), f"{self.size / 1e6:.1f}", Text(self.licence)
 
     def fetch(self, name: str, target: Path) -> None:
         """Downloads to `target` with a progress bar on standard error, unless the file is there already.
@@ -57,9 +88,33 @@ class ListedFile(Section):
 class ListedModel(ListedFile):
     """A network in one file of a format that runs no code, and its manifest."""
 
-    trained_on: str = ""  # The data of its training, and their terms.
+    url: Annotated[str, _address(MODEL_FORMATS)]
+    trained_on: _Words = ""  # The data of its training, and their terms.
     labels: str  # A label set that ships with Skylane.
-    manifest: dict[str, Any]  # The keys of model.yaml, without those that the file and the label set determine.
+    manifest: Manifest  # In the file without the keys that the other ones determine.
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_manifest(cls, given: Any) -> Any:
+        """Adds these keys to the manifest."""
+        if not isinstance(given, dict) or not isinstance(given.get("manifest"), dict):
+            return given
+        known = {
+            "description": given.get("description", ""),
+            "trained_on": given.get("trained_on", ""),
+            "labels_file": given.get("labels"),
+            **given["manifest"],
+            "file": PurePosixPath(urlsplit(str(given.get("url"))).path).name,
+            "sha256": given.get("sha256"),
+        }
+        return {**given, "manifest": known}
+
+    @model_validator(mode="after")
+    def _format_fits_url(self) -> Self:
+        expected = MODEL_FORMATS[check_format(self.url, MODEL_FORMATS)]
+        if self.manifest.format != expected:
+            raise ValueError(f"manifest.format is {self.manifest.format!r}, and the file behind the url is {expected}")
+        return self
 
 
 class Catalogue(Section):
@@ -93,7 +148,7 @@ def fetch_recording(catalogue: Catalogue, name: str, folder: Path) -> Path:
         SkylaneError: the catalogue has no such recording, it cannot be downloaded, or another file has its place.
     """
     entry = catalogue.bag(name)
-    target = folder / f"{name}{PurePosixPath(urlsplit(entry.url).path).suffix}"
+    target = folder / f"{name}{check_format(entry.url, _RECORDINGS)}"
     entry.fetch(name, target)
     return target
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from shared.catalogue import Catalogue
 from shared.models.repository import Repository
 from shared.package_data import shipped
 from tests.support.file_server import serving
+from tests.support.foreign_models import onnx_constants
 
 STORED = Repository(shipped("models")).find("road-tiny")
 FILE = STORED.file().read_bytes()
@@ -47,7 +49,11 @@ def entry(server: str) -> dict[str, Any]:
 def run(tmp_path: Path, entry: dict[str, Any], *arguments: str, code: int = 0) -> str:
     """Runs `model fetch` with a catalogue of one entry; returns what it prints, or its error."""
     catalogue = tmp_path / "catalogue.yaml"
-    catalogue.write_text(yaml.safe_dump({"models": {"tiny": entry}, "bags": {"drive": picked(entry)}}))
+    catalogue.write_text(
+        yaml.safe_dump(
+            {"models": {"tiny": {key: entry[key] for key in entry if key != "bag"}}, "bags": {"drive": picked(entry)}}
+        )
+    )
     command, *rest = arguments
     result = CliRunner().invoke(
         bag if command == "bag" else model,
@@ -65,7 +71,9 @@ def run(tmp_path: Path, entry: dict[str, Any], *arguments: str, code: int = 0) -
 
 def picked(entry: dict[str, Any]) -> dict[str, Any]:
     """Returns the keys of a recording."""
-    return {key: entry[key] for key in ("url", "size", "sha256", "licence")}
+    keys = ("url", "size", "sha256", "licence", "description")
+    picked = {key: entry[key] for key in keys if key in entry}
+    return picked | {"url": entry.get("bag", f"{entry['url'].rpartition('.')[0]}.mp4")}
 
 
 def test_a_network_of_the_catalogue_becomes_a_model(tmp_path: Path, entry: dict[str, Any]) -> None:
@@ -115,8 +123,11 @@ def test_a_url_needs_a_name_and_prints_its_hash(tmp_path: Path, entry: dict[str,
     [
         ("network.pt", (), "does not end in .tflite or .onnx: other formats can run code"),
         ("network.zip", (), "does not end in .tflite or .onnx"),
-        ("page/a.onnx", (), "it is an HTML page"),
+        ("page/a.onnx", (), "it is an HTML or XML page"),
         ("missing/a.onnx", (), "the server answers 404"),
+        ("status/206/a.onnx", (), "the server answers 206"),
+        ("empty/a.onnx", (), "it is empty"),
+        ("cut-once/a.tflite", (), "is downloaded, but not kept"),
         ("a.tflite", ("--sha256", "0" * 64), "it has SHA-256"),
         ("a.tflite", ("--max-mb", "0.001"), "more than 0.001 MB: allow more with --max-mb"),
     ],
@@ -141,10 +152,26 @@ def test_an_interrupted_download_goes_on(tmp_path: Path, entry: dict[str, Any]) 
 
 def test_a_file_whose_outputs_are_not_clear_is_kept(tmp_path: Path, entry: dict[str, Any]) -> None:
     """The message has the command that asks for the missing option."""
-    with serving([], b"no network") as address:
+    scores = np.random.default_rng(0).normal(size=(1, 5, 64, 64)).astype(np.float32)
+    onnx_constants(tmp_path / "two-outputs.onnx", {"a": scores, "b": -scores})
+    with serving([], (tmp_path / "two-outputs.onnx").read_bytes()) as address:
         error = run(tmp_path, entry, "model", f"{address}/a.onnx", "--name", "mine", code=1)
     assert "is fetched, but it has no manifest yet" in error
+    assert "give --output NAME" in error
     assert "skylane model inspect" in error
+    assert (tmp_path / "models" / "mine" / "mine.onnx").exists()
+
+
+def test_a_file_that_is_no_network_does_not_block_the_next_try(
+    tmp_path: Path, entry: dict[str, Any], server: str
+) -> None:
+    """The first answer is cut and has no length, so only the inspection shows it; the second one is whole."""
+    arguments = ("model", f"{server}/cut-once/a.tflite", "--name", "mine", "--labels", "street12")
+    error = run(tmp_path, entry, *arguments, code=1)
+    assert "is downloaded, but not kept" in error
+    assert "--sha256" not in error
+    run(tmp_path, entry, *arguments)
+    assert Repository(tmp_path / "models").find("mine").file().read_bytes() == FILE
 
 
 @pytest.mark.parametrize(
@@ -156,7 +183,9 @@ def test_a_file_whose_outputs_are_not_clear_is_kept(tmp_path: Path, entry: dict[
         ({"size": 0}, "size"),
         ({"licence": ""}, "licence"),
         ({"colour": "red"}, "colour"),
-        ({"manifest": {"format": "tflite"}}, "input"),
+        ({"manifest": {"format": "tflite"}}, "catalogue.yaml: models.tiny.manifest.input: is missing: add it"),
+        ({"manifest": {}}, "catalogue.yaml: models.tiny.manifest.format: is missing"),
+        ({"url": "https://example.com/a.onnx"}, "models.tiny: manifest.format is 'tflite', and the file"),
         ({"labels": "nothing"}, "no label set 'nothing'"),
     ],
     ids=str,
@@ -172,11 +201,32 @@ def test_a_wrong_catalogue_is_refused(
 def test_a_recording_is_fetched_once(tmp_path: Path, entry: dict[str, Any]) -> None:
     """An unknown name is answered with the nearest one."""
     out = tmp_path / "bags"
-    assert f"{out}/drive.tflite" in run(tmp_path, entry, "bag", "drive", "--out", str(out))
+    assert f"{out}/drive.mp4" in run(tmp_path, entry, "bag", "drive", "--out", str(out))
     lost = entry | {"url": entry["url"].replace("/model", "/missing/model")}
-    assert f"{out}/drive.tflite" in run(tmp_path, lost, "bag", "drive", "--out", str(out))
+    assert f"{out}/drive.mp4" in run(tmp_path, lost, "bag", "drive", "--out", str(out))
     assert "did you mean drive?" in run(tmp_path, entry, "bag", "drives", code=1)
     assert "drive" in run(tmp_path, entry, "bag")
+
+
+@pytest.mark.parametrize("name", ["drive.zip", "drive.tar.gz", "drive.pkl", "drive", "drive.mcap.zstd"])
+def test_a_recording_in_another_format_is_refused(tmp_path: Path, entry: dict[str, Any], name: str) -> None:
+    """Archives, and formats that can run code."""
+    error = run(
+        tmp_path, entry | {"bag": f"https://example.com/{name}"}, "bag", "drive", "--out", str(tmp_path), code=1
+    )
+    assert "catalogue.yaml: bags.drive.url: " in error
+    assert "does not end in .bag or .db3 or .mcap" in error
+
+
+@pytest.mark.parametrize("command", ["bag", "model"])
+def test_texts_of_a_catalogue_are_printed_as_they_are(tmp_path: Path, entry: dict[str, Any], command: str) -> None:
+    """Neither as markup, nor as commands to the terminal."""
+    texts = dict.fromkeys(("licence", "description", "trained_on"), "[red]x[/blue]\x1b")
+    assert "[red]x[/blue] " in run(tmp_path, entry | texts, command)
+    out = ("--out", str(tmp_path / "bags")) if command == "bag" else ()
+    printed = run(tmp_path, entry | texts, command, "drive" if command == "bag" else "tiny", *out)
+    assert "[red]x[/blue] ; [red]x[/blue] " in printed
+    assert "\x1b" not in printed
 
 
 def test_the_shipped_catalogue_is_valid() -> None:
