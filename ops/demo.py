@@ -84,10 +84,10 @@ def demo(
     if real:
         console.rule("1  A real street")
         bag = fetch_recording(catalogue, _REAL_VIDEO, RUNS / "bags")
-        console.print(f"video: {bag}; {catalogue.bag(_REAL_VIDEO).licence}", highlight=False)
+        console.print(f"video: {bag}; {catalogue.bag(_REAL_VIDEO).licence}", highlight=False, markup=False)
         if model is None:
             model = _REAL_MODEL
-            console.print(fetch_network(catalogue, model, Repository(models)), highlight=False)
+            console.print(fetch_network(catalogue, model, Repository(models)), highlight=False, markup=False)
     else:
         console.rule("1  A synthetic drive, as a Bayer camera records it")
         model = model or _MODEL
