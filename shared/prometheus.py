@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from socketserver import TCPServer
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -36,7 +36,8 @@ BROKER_CONNECTED = "skylane_broker_connected"  # Of workers and vehicles.
 # Upper bounds of the buckets of durations (s): from one step of a frame at the vehicle to a frame that waits.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LOG = get_logger("metrics")
-_TIMEOUT_S = 5.0  # For a client, which is served alone.
+_TIMEOUT_S = 5.0  # For a client.
+_MAX_CLIENTS = 16  # At once.
 _POLL_S = 0.1
 
 
@@ -88,8 +89,8 @@ class NodeCollector(Collector):
 def serve_metrics(address: str, collector: Collector) -> Iterator[str]:
     """Serves the metrics of a node at HOST:PORT; yields the URL, and who can read it.
 
-    An empty host is this machine only. The server's thread has the lowest priority and serves one client after the other,
-    so that many or slow ones cost no more.
+    An empty host is this machine only. The server's threads have the lowest priority, and more clients than a few are turned
+    away, so that many or slow ones cost no more.
 
     Raises:
         SkylaneError: nothing can listen there.
@@ -125,8 +126,12 @@ class _Handler(WSGIRequestHandler):
         """Logs nothing: there is a request every few seconds."""
 
 
-class _Server(WSGIServer):
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
     def __init__(self, host: str, port: int) -> None:
+        self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -135,6 +140,20 @@ class _Server(WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a client in a thread of its own, if there is a place."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serves a client; the body of its thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Serves a client for a limited time, also one that sends a byte now and then."""

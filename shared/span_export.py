@@ -20,6 +20,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from shared.logs import get_logger
 from shared.messages.topics import TraceContext
 from shared.runtime.machine import package_version
+from shared.sanitize import printable
 from shared.threads import lower_priority
 
 _LOG = get_logger("spans")
@@ -27,6 +28,7 @@ _MAX_WAITING = 1024  # Frames whose spans are not made yet; later ones get none.
 _BATCH = 128  # Spans of one message; encoding more at once would delay other threads.
 _PERIOD_S = 0.5  # Longest wait of a span.
 _MAX_REPLY_BYTES = 1 << 16
+_REASON_CHARACTERS = 120  # Characters.
 _TIMEOUT_S = 2.0  # For one message, and for the rest at the end.
 
 _SCOPE = InstrumentationScope("skylane")
@@ -46,7 +48,8 @@ class SpanExport:
         self._url = url
         self._resource = Resource.create(about)
         self._made: list[ReadableSpan] = []
-        self._exporter = OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S, session=_ShortReplies())
+        self._session = _ShortReplies()
+        self._exporter = OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S, session=self._session)
         self._waiting: deque[MakeSpans] = deque()  # Nothing wakes the thread: that would take more time than a span.
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
@@ -127,16 +130,25 @@ class SpanExport:
             self._sent += len(self._made)
         else:
             if not self._lost:
-                _LOG.warning("spans not accepted; later failures are only counted", receiver=self._url)
+                event = "spans not accepted; later failures are only counted"
+                _LOG.warning(event, receiver=self._url, reason=self._session.problem)
             self._lost += len(self._made)
         self._made.clear()
 
 
 class _ShortReplies(requests.Session):
-    """Reads no reply that is long, or may have no end."""
+    """Reads no reply that is long, or may have no end. Keeps why the latest request failed."""
+
+    problem = ""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
-        response = super().request(*arguments, **options | {"stream": True})
+        try:
+            response = super().request(*arguments, **options | {"stream": True})
+        except requests.RequestException as error:
+            inner = getattr(error.args[0], "reason", error) if error.args else error
+            self.problem = printable(str(inner).rpartition(": ")[2])[:_REASON_CHARACTERS]
+            raise
+        self.problem = printable(f"HTTP status {response.status_code} {response.reason}")[:_REASON_CHARACTERS]
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and len(length) <= len(str(_MAX_REPLY_BYTES)) and int(length) <= _MAX_REPLY_BYTES:
             _ = response.content  # The connection can be used again.

@@ -168,7 +168,7 @@ def test_an_address_in_use_or_of_another_machine_is_refused(collector: VehicleCo
 
 
 def test_slow_and_mad_clients_stop_neither_the_run_nor_the_next_scrape(collector: VehicleCollector) -> None:
-    """They wait in line and are closed after a while."""
+    """They are closed after a while, and meanwhile others are served; of very many, the later ones are turned away."""
     with serve_metrics(":0", collector) as address, ExitStack() as stack:
         port = int(address.rpartition(":")[2].partition("/")[0])
         threads = threading.active_count()
@@ -177,8 +177,14 @@ def test_slow_and_mad_clients_stop_neither_the_run_nor_the_next_scrape(collector
             client.sendall(sent)
         for method in ("POST", "DELETE"):
             assert httpx.request(method, address, timeout=WAIT_S).status_code == 405
+        idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
         assert httpx.get(address, timeout=WAIT_S).is_success
-        assert threading.active_count() <= threads + 1  # The limit of the client that is served.
+        idle.settimeout(0)
+        with pytest.raises(BlockingIOError):  # It is still connected: the scrape did not wait for its end.
+            idle.recv(1)
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
+        assert threading.active_count() <= threads + 2 * 16  # Each client and its limit.
 
 
 def test_the_port_is_free_again_after_the_run(collector: VehicleCollector) -> None:
