@@ -249,7 +249,8 @@ class WorkerDirectory:
             )
         if cards:
             return f"no worker serves model {self.model!r}{suggestion(self.model, {card.name for card in cards})}"
-        return f"no worker is online after {timeout_s:g} s: start one with 'skylane cloud serve'"
+        waited = f" after {timeout_s:g} s" if timeout_s else ""
+        return f"no worker is online{waited}: start one with 'skylane cloud serve'"
 
 
 def _log_change(before: KnownWorker | None, now: KnownWorker) -> None:

@@ -48,10 +48,16 @@ def doctor(role: str, config: Path | None, *, frame: bool, as_json: bool, **flag
     """
     configure_logging(level="critical")
     found, checks = _settings(role, config, flags)
+    is_valid = all(check.severity is OK for check in checks)
     name = found.vehicle if isinstance(found, EdgeConfig) else found.worker or "worker"
     node = connection.Node(found, name)
     deadline_s = (_FRAME_DEADLINE_S if frame else _DEADLINE_S) + 2 * (node.timeout_s - connection.TIMEOUT_S)
-    checks += run_side_by_side(_groups(node, with_frame=frame), deadline_s)
+    groups = _machine_groups(found)
+    if is_valid:
+        groups |= connection.groups(node, with_frame=frame)
+    else:
+        checks.append(Check("broker", SKIPPED, "the configuration is not valid"))
+    checks += run_side_by_side(groups, deadline_s)
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks], indent=2))
     else:
@@ -74,13 +80,10 @@ def _settings(role: str, path: Path | None, flags: dict[str, Any]) -> tuple[Edge
         return override(kind(), given), [Check("configuration", ERROR, str(error), f"${{EDITOR:-vi}} {path}")]
 
 
-def _groups(node: connection.Node, *, with_frame: bool) -> dict[str, Checks]:
-    """Returns the groups of checks, which are made side by side, in the order of the table."""
-    config = node.config
-    own: dict[str, Checks]
-    if isinstance(config, CloudConfig):
-        own = {"ports": partial(machine.ports, config)}
-    else:
+def _machine_groups(config: EdgeConfig | CloudConfig) -> dict[str, Checks]:
+    """Returns the groups of checks of this machine, which are made side by side, in the order of the table."""
+    own: dict[str, Checks] = {}
+    if isinstance(config, EdgeConfig):
         own = {"disk": partial(machine.disk, config.out or RUNS), "runs": machine.interrupted_runs}
     return {
         "libraries": partial(machine.libraries, config),
@@ -89,7 +92,7 @@ def _groups(node: connection.Node, *, with_frame: bool) -> dict[str, Checks]:
         "models": partial(machine.models, config),
         "clock": machine.clock_synchronisation,
         **own,
-        "broker": partial(connection.connection, node, with_frame=with_frame),
+        "ports": partial(machine.ports, config),
     }
 
 

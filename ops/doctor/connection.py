@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.transports.opening import open_transport
 from edge.transports.transport import TRANSPORTS
-from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
+from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check, Checks
 from shared import clock
 from shared.clock import Deadline, Exchange
 from shared.errors import SkylaneError, reason_of
@@ -79,21 +80,30 @@ class Node:
         role = "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
         return f"skylane broker certs {self.certs} --{role} {self.name} --again"
 
+    @property
+    def authority(self) -> Path:
+        """The certificate of the broker's authority."""
+        return self.config.tls_ca or self.certs / "ca.crt"
+
     def fetch_authority(self, address: Address) -> str:
         """Returns the command that copies the certificate of the broker's authority."""
-        return f"scp {address.host}:{self.certs / 'ca.crt'} {self.certs / 'ca.crt'}"
+        return f"scp {address.host}:{self.certs / 'ca.crt'} {self.authority}"
+
+    def mended(self, error: SkylaneError, address: Address) -> str:
+        """Returns the command that replaces the file that cannot be used: the authority's, or the node's certificate."""
+        is_usable = self.authority.is_file() and str(self.authority) not in str(error)
+        return self.renewal if is_usable else self.fetch_authority(address)
 
 
-def connection(node: Node, *, with_frame: bool) -> Iterator[Check]:
-    """Checks the way to the workers step by step, as far as one leads to the next."""
+def groups(node: Node, *, with_frame: bool) -> dict[str, Checks]:
+    """Returns the groups of checks of the way to the workers, each step by step, as far as one leads to the next."""
     config = node.config
     if isinstance(config, CloudConfig) and config.no_broker:
-        yield Check("broker", SKIPPED, "this worker has none")
-    elif isinstance(config, EdgeConfig) and TRANSPORTS[config.transport].needs_addresses:
-        for worker in config.worker_addresses:
-            yield from _worker_at(worker, config, with_frame=with_frame)
-    else:
-        yield from _by_broker(node, with_frame=with_frame)
+        return {"broker": lambda: iter([Check("broker", SKIPPED, "this worker has none")])}
+    if isinstance(config, EdgeConfig) and TRANSPORTS[config.transport].needs_addresses:
+        workers = config.worker_addresses
+        return {f"worker {each}": partial(_worker_at, each, config, with_frame=with_frame) for each in workers}
+    return {"broker": partial(_by_broker, node, with_frame=with_frame)}
 
 
 def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
@@ -102,8 +112,7 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
         address = Address.parse(config.broker)
         certificates = config.connection.certificates(node.name)
     except CertificateError as error:
-        has_authority = (node.certs / "ca.crt").is_file()
-        yield Check("broker", ERROR, str(error), node.renewal if has_authority else node.fetch_authority(address))
+        yield Check("broker", ERROR, str(error), node.mended(error, address))
         return
     except SkylaneError as error:
         remedy = "unset SKYLANE_BROKER_PASSWORD_FILE; export SKYLANE_BROKER_PASSWORD=PASSWORD"
@@ -135,7 +144,8 @@ def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Che
         socket.create_connection((address.host, address.port), timeout=node.timeout_s).close()
     except (OSError, ValueError) as error:
         has_name = not isinstance(error, socket.gaierror)
-        remedy = f"skylane broker --port {address.port}" if has_name else "export SKYLANE_BROKER=mqtt://HOST:PORT"
+        scheme = "mqtts" if address.tls else "mqtt"
+        remedy = f"skylane broker --port {address.port}" if has_name else f"export SKYLANE_BROKER={scheme}://HOST:PORT"
         yield Check("broker", ERROR, f"no broker at {address}: {reason_of(error)}", remedy)
     else:
         yield Check("broker", OK, f"{address} accepts connections")
@@ -160,7 +170,7 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
         cause = f"{address} does not speak TLS on that port ({reason_of(error)})"
         yield Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
     except SkylaneError as error:
-        yield Check("TLS", ERROR, str(error), node.renewal)
+        yield Check("TLS", ERROR, str(error), node.mended(error, address))
     if certificates is not None and certificates.certificate is not None:
         with suppress(SkylaneError):  # The library is missing; the broker checks it at the login.
             for expires in certificate_expiries(Path(certificates.certificate)):

@@ -5,6 +5,8 @@ import errno
 import os
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -51,9 +53,13 @@ def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
         needed = {engine: True, "gateway": bool(config.addresses)}
     else:
         over_rpc = TRANSPORTS[config.transport].needs_addresses
-        needed = {"edge": True, "transports": over_rpc, "litert": bool(config.local_model)}
+        needed = {"edge": True, "transports": over_rpc, "litert": bool(config.local_model), "view": bool(config.view)}
+        needed["metrics"] = bool(config.metrics)
     for extra, is_needed in (needed | {"otel": bool(config.otel)}).items():
-        if is_needed and missing[extra]:
+        if is_needed and extra not in missing:
+            cause = "this installation is of an earlier version, without this extra"
+            yield Check(f"libraries [{extra}]", SKIPPED, cause)
+        elif is_needed and missing[extra]:
             cause = f"{', '.join(missing[extra])} of the extra [{extra}] not installed"
             command, _, _ = install_command(extra).partition(", or ")  # A checkout has another way.
             yield Check(f"libraries [{extra}]", ERROR, cause, command)
@@ -145,6 +151,7 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     if isinstance(config, CloudConfig) and not names:
         yield Check("models", ERROR, f"{repository} has no models", "skylane model build road-small")
     ends_s = time.monotonic() + _HASHING_S
+    root = config.repository if isinstance(config, CloudConfig) else config.models
     for name in names:
         if time.monotonic() > ends_s:
             yield Check(f"model {name}", SKIPPED, f"hashing takes too long here: run 'skylane model verify {name}'")
@@ -155,6 +162,8 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             engine = choose_engine(ENGINES, stored.manifest.format, None)
         except SkylaneError as error:
             cause, remedy = re.split(": it was changed|: build it", str(error))[0], f"skylane model build {name}"
+            if root is not None:
+                remedy += f" --models {root}"
             if isinstance(error, UnknownNameError) and error.known:
                 near = get_close_matches(name, error.known, n=1, cutoff=0)[0]
                 command = "cloud serve --model" if isinstance(config, CloudConfig) else "edge play SOURCE --local-model"
@@ -164,8 +173,11 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             yield Check(f"model {name}", OK, f"version {stored.version} for {engine}; its hash is right")
 
 
-def ports(config: CloudConfig) -> Iterator[Check]:
-    """Checks that a worker's servers can listen, with their certificate and tokens."""
+def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
+    """Checks that the servers of a node can listen, with their certificate and tokens."""
+    if isinstance(config, EdgeConfig):
+        yield from _ports_of_vehicle(config)
+        return
     ports = {name: Endpoint.parse(address, listens=True).port for name, address in config.addresses.items()}
     holders = {name: holder for name, port in ports.items() if (holder := _listener_at(port))}
     own = [each["pid"] for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
@@ -186,6 +198,29 @@ def ports(config: CloudConfig) -> Iterator[Check]:
         yield Check("ports", ERROR, cause, remedy)
     else:
         yield Check("ports", OK, f"{', '.join(config.addresses.values())} free")
+
+
+def _ports_of_vehicle(config: EdgeConfig) -> Iterator[Check]:
+    if config.metrics is not None:
+        endpoint = Endpoint.parse(config.metrics, listens=True)
+        address = (endpoint.host or "127.0.0.1", endpoint.port)
+        try:
+            socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET).close()
+        except OSError as error:
+            cause = f"--metrics cannot listen at {endpoint}: {os.strerror(error.errno or 0)}"
+            yield Check("ports", ERROR, cause, "skylane edge play SOURCE --metrics 127.0.0.1:OTHER_PORT")
+        else:
+            yield Check("ports", OK, f"{endpoint} free")
+    if config.view_tls_cert is not None:
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(config.view_tls_cert, config.view_tls_key, password="")  # Nothing prompts for one.
+        except OSError as error:
+            problem = "they are no PEM certificate and its key" if isinstance(error, ssl.SSLError) else error.strerror
+            cause = f"{config.view_tls_cert} and {config.view_tls_key} cannot be used: {problem}"
+            yield Check("view", ERROR, cause, "skylane edge play SOURCE --view-tls-cert FILE --view-tls-key FILE")
+        else:
+            yield Check("view", OK, f"{config.view_tls_cert} fits its key")
 
 
 def _listener_at(port: int) -> dict[str, Any] | None:

@@ -125,7 +125,8 @@ def test_a_broken_configuration(tmp_path: Path) -> None:
     code, found = doctor("--config", config, "--broker", "mqtt://127.0.0.1:1")
     assert code == 1
     assert_fault(found, "configuration", "did you mean vehicle", str(config))
-    assert "broker" in found
+    assert found["broker"]["severity"] == "not checked"  # Whatever the file says, it cannot be read.
+    assert found["clock"]["severity"] != "not checked"
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1\n", "window: 0\n", "\0", "broker: http://x\n", "certs: /nowhere\n"])
@@ -453,6 +454,43 @@ def test_a_port_that_is_taken() -> None:
         code, found = doctor("worker", "--http", address, "--broker", "mqtt://127.0.0.1:1")
     assert code == 1
     assert_fault(found, "ports", f"(process {os.getpid()})", "ss -ltnp")
+
+
+def test_a_port_of_the_vehicle_that_is_taken(tmp_path: Path) -> None:
+    """Metrics are served by vehicles, too; and the view's certificate may be none."""
+    (tmp_path / "junk.pem").write_text("junk")
+    config = tmp_path / "edge.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        keys = {"metrics": address, "view": "foxglove", "view_tls_cert": "junk.pem", "view_tls_key": "junk.pem"}
+        config.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
+        code, found = doctor("--config", config, cwd=tmp_path)
+    assert code == 1
+    assert_fault(found, "ports", f"{address}: Address already in use", "--metrics 127.0.0.1:OTHER_PORT")
+    assert_fault(found, "view", "junk.pem cannot be used", "--view-tls-cert FILE")
+    assert {"libraries [metrics]", "libraries [view]"} <= found.keys()
+
+
+def test_an_authority_that_is_none(tmp_path: Path) -> None:
+    """Another certificate of the vehicle would mend nothing."""
+    junk = tmp_path / "junk.pem"
+    junk.write_text("junk")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code, found = doctor("--broker", f"mqtts://127.0.0.1:{server.getsockname()[1]}", "--tls-ca", junk)
+    assert code == 1
+    assert_fault(found, "TLS", "junk.pem holds no PEM certificate", f"ca.crt {junk}")
+
+
+def test_workers_that_hang_are_checked_side_by_side() -> None:
+    """One after the other, they would take longer than the command has."""
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+        options = [word for address in addresses for word in ("--worker-address", address)]
+        code, found = doctor("--transport", "grpc", *options)
+    assert code == 1
+    for address in addresses:
+        assert_fault(found, f"worker {address}", "no worker is online: start", f"skylane cloud serve --grpc {address}")
 
 
 def test_a_wrong_hash_of_a_model(tmp_path: Path) -> None:
