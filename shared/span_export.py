@@ -130,8 +130,8 @@ class SpanExport:
             self._sent += len(self._made)
         else:
             if not self._lost:
-                event = "spans not accepted; later failures are only counted"
-                _LOG.warning(event, receiver=self._url, reason=self._session.problem)
+                reason = self._session.problem
+                _LOG.warning("spans not accepted; later failures are only counted", receiver=self._url, reason=reason)
             self._lost += len(self._made)
         self._made.clear()
 
