@@ -114,7 +114,7 @@ def _inspected(file: Path, labels: Labels | None) -> Path:
     except output_rule.UndecidedError:
         raise
     except BaseException:
-        file.unlink()
+        file.unlink(missing_ok=True)
         if not any(file.parent.iterdir()):
             file.parent.rmdir()
         raise

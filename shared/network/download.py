@@ -166,7 +166,7 @@ class _Transfer:
         if encoding.strip().lower() not in ("", "identity"):
             raise self._error(f"it is sent as {printable(encoding)[:40]}, which is not the file itself")
         rest = response.headers.get("Content-Length", "")
-        total = self.done + int(rest) if rest.isascii() and rest.isdigit() else None
+        total = self.done + int(rest[:20]) if rest.isascii() and rest.isdigit() else None  # Python limits the digits.
         self._check_size(total)
         while block := _block(response):
             if not self.done and _MARKUP.match(block):
@@ -227,7 +227,10 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
     ) -> Any:
         """See HTTPRedirectHandler."""
         fp.close()  # Nothing reads the answer itself, which may be endless.
-        _check_address(newurl, must_be_https=urlsplit(req.full_url).scheme == "https")
+        try:
+            _check_address(newurl, must_be_https=urlsplit(req.full_url).scheme == "https")
+        except DownloadError as error:
+            raise DownloadError(f"{req.full_url} leads to another address: {error}") from error
         request, host = super().redirect_request(req, fp, code, msg, headers, newurl), urlsplit(newurl).hostname
         if host != self._host:
             with suppress(ValueError):  # A name, which may be looked up by a proxy only.

@@ -2,11 +2,15 @@
 
 import hashlib
 import http.server
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+from ops.broker.certificate_authority import CertificateAuthority
 
 DATA = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -78,7 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{begin + len(data) - 1}/{begin + len(data)}")
         if length:
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", "9" * 5000 if self.path == "/huge" else str(len(data)))
         if encoding:
             self.send_header("Content-Encoding", encoding)
         self.end_headers()
@@ -91,7 +95,43 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def serving(asked: list[tuple[str, str | None]], data: bytes = DATA) -> Iterator[str]:
     """Runs a server and yields its address; `asked` gets the path and the range of each request."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, asked, data))
+    with _running(partial(Handler, asked, data)) as address:
+        yield address
+
+
+@contextmanager
+def proxying(asked: list[tuple[str, str | None]], hosts: Sequence[str], folder: Path) -> Iterator[tuple[str, Path]]:
+    """Runs a proxy that has the file at https://HOST itself; yields its address and the certificate of the authority.
+
+    `asked` gets `CONNECT HOST:PORT` as well.
+    """
+    authority = CertificateAuthority(folder)
+    file = authority.broker(hosts, 1).file
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, file.with_suffix(".key"))
+    with _running(partial(_Proxy, context, asked, DATA)) as address:
+        yield address, authority.certificate_file
+
+
+class _Proxy(Handler):
+    """Answers in a tunnel as a Handler does."""
+
+    def __init__(self, context: ssl.SSLContext, *arguments: Any) -> None:
+        self.context = context
+        super().__init__(*arguments)
+
+    def do_CONNECT(self) -> None:
+        """Opens a tunnel, at the end of which is this server."""
+        self.asked.append((f"CONNECT {self.path}", None))
+        self.send_response(200)
+        self.end_headers()
+        with self.context.wrap_socket(self.connection, server_side=True) as tunnel:
+            Handler(self.asked, self.data, tunnel, self.client_address, self.server)
+
+
+@contextmanager
+def _running(handler: Callable[..., Any]) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

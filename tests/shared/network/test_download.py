@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile
-from tests.support.file_server import DATA, PAGES, SHA256, serving
+from tests.support.file_server import DATA, PAGES, SHA256, proxying, serving
 
 LIMIT = 10 << 20
 
@@ -93,8 +93,13 @@ def test_a_file_of_unknown_hash_is_never_put_together(
         ("status/204", (LIMIT, None, None), "the server answers 204"),
         ("status/203", (LIMIT, None, None), "the server answers 203"),
         ("empty", (LIMIT, None, None), "it is empty"),
+        ("huge", (LIMIT, None, None), "it has more than 10.4858 MB"),
         ("leads/http://[::1", (LIMIT, None, None), "malformed .Invalid IPv6 URL"),
-        ("leads/http://a..b/file", (LIMIT, None, None), "'http://a..b/file' is not an address"),
+        (
+            "leads/http://a..b/file",
+            (LIMIT, None, None),
+            "/leads/http://a..b/file leads to .* 'http://a..b/file' is not",
+        ),
         ("leads/https://a..b/file", (LIMIT, None, None), "'https://a..b/file' is not an address"),
         ("leads/https://10.0.0.1/file", (LIMIT, None, None), "10.0.0.1 is the private address"),
         ("missing", (LIMIT, None, SHA256), "the server answers 404 Not Found"),
@@ -122,6 +127,24 @@ def test_an_answer_cannot_lead_to_another_service_of_this_machine(server: str, t
         remote = RemoteFile(f"{server}/leads/{other.replace('127.0.0.1', 'localhost')}/file", LIMIT)
         with pytest.raises(DownloadError, match="localhost is the private address"):
             remote.fetch(tmp_path / "file")
+
+
+def test_an_answer_leads_through_a_proxy(
+    server: str, asked: list[tuple[str, str | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proxy itself has a private address, as most have; the other host must not."""
+    for name in ("no_proxy", "NO_PROXY", "http_proxy", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with proxying(asked, ["example.com", "10.0.0.1"], tmp_path / "authority") as (proxy, authority):
+        monkeypatch.setenv("https_proxy", proxy)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+        for number, address in enumerate(("https://example.com", f"{server}/leads/https://example.com")):
+            assert RemoteFile(f"{address}/file", LIMIT).fetch(tmp_path / f"{number}") == SHA256
+        for private in ("https://10.0.0.1/file", "https://[::ffff:10.0.0.1]/file"):
+            with pytest.raises(DownloadError, match="is the private address"):
+                RemoteFile(f"{server}/leads/{private}", LIMIT).fetch(tmp_path / "file")
+        RemoteFile("https://10.0.0.1/file", LIMIT).fetch(tmp_path / "typed")
+    assert {path for path, _ in asked if "CONNECT" in path} == {"CONNECT example.com:443", "CONNECT 10.0.0.1:443"}
 
 
 @pytest.mark.parametrize(
