@@ -4,7 +4,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -200,11 +200,17 @@ def _matches(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
         raise DataSetError(
             f"pattern {printable(pattern)!r}: give a path inside the folder with * for what differs, such as 'images/*.png'"
         )
-    named, found = re.compile("([^/]*)".join(map(re.escape, pattern.split("*")))), {}
-    for path in folder.glob(pattern):
+    name, dot, suffix = pattern.rpartition(".")
+    if not suffix.isalnum():
+        name, dot, suffix = pattern, "", ""
+    named = re.compile("([^/]*)".join(map(re.escape, name.split("*"))) + re.escape(dot) + f"(?i:{suffix})")
+    found: dict[tuple[str, ...], Path] = {}
+    for path in folder.glob(name + dot + "".join(f"[{each.lower()}{each.upper()}]" for each in suffix)):
         relative = path.relative_to(folder)
         match = named.fullmatch(relative.as_posix())
         if match is not None and path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            if match.groups() in found:
+                raise DataSetError(f"{found[match.groups()]} and {path} have the same name: remove one")
             found[match.groups()] = path
     return found
 
@@ -283,6 +289,7 @@ class _LabelReader:
         bits, colour_type = data[24], data[25]  # Of the header.
         kind = _PNG_KINDS[colour_type]
         has_colours = kind in self._coloured
+        palette = _palette_of(data)
         if kind == "palette" and not has_colours:
             data = _without_palette(data)
         pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -303,7 +310,23 @@ class _LabelReader:
         ids = pixels[..., 0] if pixels.ndim == 3 else pixels  # noqa: PLR2004  Grey with opacity is decoded to colour.
         if bits < 8:  # noqa: PLR2004  OpenCV spreads small numbers over 0 to 255.
             ids = ids // (UNLABELLED_ID // ((1 << bits) - 1))
+        self._check_palette(path, palette, np.unique(ids).tolist())
         return self._translated(path, self._by_id, ids, "ids", str)
+
+    def _check_palette(self, path: Path, palette: Sequence[tuple[int, ...]], indices: Sequence[int]) -> None:
+        """Refuses indices that are no class ids: all their colours are those of classes, but of others."""
+        known = self._labels.colours
+        shown = {index: palette[index] for index in indices if index < min(len(palette), UNLABELLED_ID)}
+        if len(shown) < 2 or not set(shown.values()) <= set(known):  # noqa: PLR2004  One colour may be equal by chance.
+            return
+        for index, colour in shown.items():
+            if index >= len(known) or known[index] != colour:
+                name = self._labels.names[known.index(colour)]
+                raise ImageFileError(
+                    path,
+                    f"has a palette with the colours of the classes in another order: index {index} has that of {name}, "
+                    "and indices are read as class ids: save it with class ids, or give a layout of coloured labels",
+                )
 
     def _colour_ids(self) -> npt.NDArray[np.int16]:
         """Returns the class ids by colour; -1 is unknown."""
@@ -333,6 +356,14 @@ class _LabelReader:
 
 def _as_rgb(colour: int) -> str:
     return str([colour >> 16, colour >> 8 & 255, colour & 255])
+
+
+def _palette_of(data: bytes) -> list[tuple[int, ...]]:
+    """Returns the colours of a PNG's palette, RGB; none if it has no palette."""
+    at = data.find(b"PLTE")
+    length = struct.unpack_from(">I", data, at - 4)[0] if at >= 0 and _PNG_KINDS[data[25]] == "palette" else 0
+    levels = data[at + 4 : at + 4 + length]
+    return list(zip(levels[::3], levels[1::3], levels[2::3], strict=False))
 
 
 def _without_palette(data: bytes) -> bytes:

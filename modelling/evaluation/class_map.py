@@ -43,18 +43,17 @@ class ClassMap:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The compared classes in the order of the truth; then `none`, if the network has classes without a counterpart."""
-        compared = tuple(dict.fromkeys(name for name in self.truth if name in self.counterparts.values()))
-        return (*compared, UNLABELLED) if self.unmatched else compared
+        return (*self.compared, UNLABELLED) if self.unmatched else self.compared
 
-    @property
+    @cached_property
     def compared(self) -> tuple[str, ...]:
         """The classes of the truth that have a counterpart."""
-        return tuple(name for name in self.names if name in self.counterparts.values())
+        return tuple(dict.fromkeys(name for name in self.truth if name in self.counterparts.values()))
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The classes of the truth without a counterpart."""
-        return tuple(name for name in self.truth if name and name not in self.names)
+        return tuple(name for name in self.truth if name and name not in self.compared)
 
     @property
     def unmatched(self) -> tuple[str, ...]:
@@ -101,8 +100,8 @@ class ClassMap:
     def _truth_ids(self) -> _Table:
         table = np.full(256, UNSEEN, np.uint8)
         for class_id, name in enumerate(self.truth):
-            if name in self.names:
-                table[class_id] = self.names.index(name)
+            if name in self.compared:  # Not the class `none` of the truth, if the network has no such class.
+                table[class_id] = self.compared.index(name)
         return table
 
     @cached_property
@@ -111,7 +110,7 @@ class ClassMap:
         for class_id, name in enumerate(self.network):
             # The truth may have a class `none` too, which no class without a counterpart may pass for.
             other = self.counterparts.get(name)
-            table[class_id] = len(self.names) - 1 if other is None else self.names.index(other)
+            table[class_id] = len(self.names) - 1 if other is None else self.compared.index(other)
         return table
 
 

@@ -1,5 +1,6 @@
 """Data sets as drives. All but CamVid are made up here, after the public documentation of the sets."""
 
+import shutil
 import struct
 import zlib
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.records import Message
 from shared.imaging.frames import Frame
+from shared.imaging.labels import labels_from
 
 HEIGHT, WIDTH = 4, 6
 CAMVID = Path(__file__).parents[3] / "shared" / "data" / "real" / "camvid-val"
@@ -50,6 +52,15 @@ def camvid_tree(folder: Path, names: Sequence[str] = ("0001_00000", "0001_00002"
 def png_chunk(name: bytes, data: bytes) -> bytes:
     """Returns a part of a PNG file."""
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def palette_image(path: Path, indices: Sequence[int], palette: bytes) -> None:
+    """Writes a PNG whose rows have one index each of a palette, which has red, green and blue of each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = b"".join(bytes([0, *[index] * WIDTH]) for index in indices)  # Each row begins with its filter.
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*each) for each in chunks))
 
 
 def imported(folder: Path, out: Path, *options: str) -> Result:
@@ -157,11 +168,7 @@ def test_a_palette_has_its_indices_as_ids(tmp_path: Path) -> None:
     picture(tmp_path / "set" / "JPEGImages" / "480p" / "bear" / "00000.jpg")
     path = tmp_path / "set" / "Annotations" / "480p" / "bear" / "00000.png"
     path.parent.mkdir(parents=True)
-    rows = b"".join(bytes([0, *[value] * WIDTH]) for value in (0, 1, 1, 0))  # Each row begins with its filter.
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 3, 0, 0, 0)
-    palette = bytes([0, 0, 0, 128, 0, 0, *[7] * 762])
-    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*each) for each in chunks))
+    palette_image(path, (0, 1, 1, 0), bytes([0, 0, 0, 128, 0, 0, *[7] * 762]))
     assert imported(tmp_path / "set", tmp_path / "drive", "--layout", "davis").exit_code == 0
     _, labels, _ = contents(tmp_path / "drive")
     assert labels[0].pixels[:, 0].tolist() == [0, 1, 1, 0]
@@ -169,6 +176,42 @@ def test_a_palette_has_its_indices_as_ids(tmp_path: Path) -> None:
     assert imported(tmp_path / "set", tmp_path / "drive", "--layout", "davis", "--force").exit_code == 0
     path.write_bytes(path.read_bytes()[:-8])
     assert "00000.png" in problem(tmp_path / "set", tmp_path / "other", "--layout", "davis")
+
+
+def test_a_palette_in_another_order_is_refused(tmp_path: Path) -> None:
+    """A drawing program sorts the colours as it likes, so its indices are no class ids."""
+    camvid = camvid_tree(tmp_path / "set", ["0001_00000"])
+    path = camvid / "labels" / "0001_00000.png"
+    colours = [bytes(each) for each in labels_from("camvid").colours]
+    pairs = (
+        "--layout",
+        "pairs",
+        "--images",
+        "images/*.png",
+        "--truth",
+        "labels/*.png",
+        "--labels",
+        "camvid",
+        "--rate",
+        "5",
+    )
+    palette_image(path, (0, 1, 2, 0), b"".join(colours))
+    assert imported(camvid, tmp_path / "drive", *pairs).exit_code == 0
+    palette_image(path, (0, 1, 2, 0), b"".join(reversed(colours)))
+    text = problem(camvid, tmp_path / "other", *pairs)
+    assert "palette with the colours of the classes in another order: index 0" in text
+
+
+def test_suffixes_in_capitals_are_the_same_format(tmp_path: Path) -> None:
+    """Cameras write them; two files of one name are refused."""
+    camvid = camvid_tree(tmp_path / "set")
+    for folder in ("images", "labels"):
+        (camvid / folder / "0001_00002.png").rename(camvid / folder / "0001_00002.PNG")
+    said = imported(camvid, tmp_path / "drive", "--layout", "camvid")
+    assert "2 frames" in said.output
+    assert "2 with labels, 0 without" in said.output
+    shutil.copy(camvid / "images" / "0001_00002.PNG", camvid / "images" / "0001_00002.Png")
+    assert "have the same name" in problem(camvid, tmp_path / "other", "--layout", "camvid")
 
 
 def test_pairs_belong_together_by_what_the_stars_stand_for(tmp_path: Path) -> None:

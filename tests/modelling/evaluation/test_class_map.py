@@ -157,6 +157,14 @@ def test_a_prediction_without_a_counterpart_is_wrong_where_the_truth_is_none() -
     assert found.of_network(ids(0, 1, 2)).tolist() == [1, 0, 2]
 
 
+def test_a_true_class_none_is_not_scored_without_a_counterpart() -> None:
+    """It is a class like any other; what is wrong wherever predicted only has the same name."""
+    found = class_map(("road", "train"), ("road", "none", "sky"))
+    assert found.of_truth(ids(0, 1, 2)).tolist() == [0, 255, 255]
+    assert found.of_network(ids(0, 1)).tolist() == [0, 1]
+    assert (found.names, found.compared, found.ignored) == (("road", "none"), ("road",), ("none", "sky"))
+
+
 def test_labels_without_a_name_are_said(tmp_path: Path) -> None:
     """A bag may hold ids that its list of names lacks; leaving them out in silence would look like a full comparison."""
     found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car: road\n"))
