@@ -30,7 +30,7 @@ from cloud.models.loader import ModelLoader
 from edge.config import EdgeConfig
 from edge.pipeline import colour_image
 from edge.sources.source import kind_of, open_source
-from modelling.evaluation.bag_images import EvaluationError, LabelledImages
+from modelling.evaluation.bag_images import EvaluationError, LabelledImages, check_given_once
 from modelling.evaluation.class_map import ClassMap, class_map
 from modelling.evaluation.streaming import Mask, StreamingScores
 from ops.processes.child import BenchError
@@ -134,6 +134,7 @@ def measure(plan: CodecPlan, run: BenchRun) -> dict[str, Any]:
     segmentation, it is all that is known.
     """
     drives = plan.drives or (sample_bag(plan.frames),)
+    check_given_once(drives)
     with ModelLoader(Repository(plan.models)).open(plan.model) as model:
         truths = [_truth(path, model, plan.frames) for path in drives]
         classes = _compared_classes(model, truths, plan.map_file)

@@ -44,6 +44,7 @@ from bench.harness import BenchRun, interval_text, plan_record
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
+from modelling.evaluation.bag_images import check_given_once
 from modelling.evaluation.streaming import StreamingScores
 from ops.link.arrivals import RoundTrip
 from ops.processes.child import BenchError
@@ -158,12 +159,15 @@ def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     """Compares presenters on the drives of bags."""
     if plan.live:
         raise BenchError("--live plays the synthetic drives only: leave it out, or leave out --drive")
+    if plan.model == TRUTH and plan.map_file is not None:
+        raise BenchError(f"--remote {TRUTH} has the classes of the truth: leave --map out")
+    check_given_once(plan.real_drives)
     names = [name for name in PRESENTERS if name == HOLD or name in plan.presenters]
     fusion = None
     if plan.local_model is None:
         if plan.local_side is not None or set(plan.presenters) == {FUSE}:
             raise BenchError("the presenter fuse and --local-side need a local model: give one with --local")
-        names.remove(FUSE)
+        names = [name for name in names if name != FUSE]
     elif plan.model == TRUTH:
         raise BenchError(f"--local compares two models: give the other one with --remote instead of {TRUTH}")
     else:

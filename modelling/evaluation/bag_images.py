@@ -112,6 +112,18 @@ class EvaluationError(SkylaneError):
     """A model cannot be evaluated on a bag."""
 
 
+def check_given_once(recordings: Sequence[Path]) -> None:
+    """Checks that no recording would count twice, also by another path.
+
+    Raises:
+        EvaluationError: one is given twice.
+    """
+    paths = [each.resolve() for each in recordings]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise EvaluationError(f"{path} is given twice: its frames would count twice, and be judged by themselves")
+
+
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
     """What to evaluate a model on."""

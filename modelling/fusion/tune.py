@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from edge.presenting.fusion_table import FusionHeader, FusionTable
-from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage
+from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage, check_given_once
 from modelling.evaluation.comparison import ReferenceComparison, agreement_note
 from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
 from modelling.fusion.recording import AgedResult, RecordedFrame, aged_results, confirmed, recorded_frames
@@ -128,10 +128,7 @@ def _check(recordings: Sequence[Path], judged_on: Sequence[Path], card: ModelCar
         raise EvaluationError(
             f"{card.name} answers {card.task}, and only masks and boxes are fused: choose another --model"
         )
-    both = [each.resolve() for each in (*recordings, *judged_on)]
-    twice = next((each for each in both if both.count(each) > 1), None)
-    if twice is not None:
-        raise EvaluationError(f"{twice} is given twice: judge a table on other drives than those that it is made from")
+    check_given_once((*recordings, *judged_on))
     if card.task == "segmentation" and len(card.labels.names) > _MAX_LABELS:
         raise EvaluationError(
             f"{card.name} has {len(card.labels.names)} labels, and tables are made for at most {_MAX_LABELS}: choose "

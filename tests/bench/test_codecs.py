@@ -60,7 +60,7 @@ def test_without_true_labels_the_agreement_with_raw_frames_is_all(models: Path, 
     assert result["frames"] == 2
 
 
-@pytest.mark.parametrize("given", ["mixed", "map", "absent", "empty", "quality", "model"])
+@pytest.mark.parametrize("given", ["mixed", "map", "absent", "empty", "quality", "model", "twice"])
 def test_what_cannot_be_measured_is_refused(models: Path, drive: Path, tmp_path: Path, given: str) -> None:
     """One sentence, and no JSON file."""
     (tmp_path / "empty").mkdir()
@@ -73,6 +73,7 @@ def test_what_cannot_be_measured_is_refused(models: Path, drive: Path, tmp_path:
         "empty": (("--drive", tmp_path / "empty"), "holds neither a bag nor images"),
         "quality": (("--drive", drive, "--quality", 0), "0 is too small"),
         "model": (("--drive", drive, "--model", "tyni"), "tyni"),
+        "twice": (("--drive", drive, "--drive", drive.parent / "." / drive.name), "is given twice"),
     }[given]
     found = run(models, *flags)
     assert isinstance(found, str)

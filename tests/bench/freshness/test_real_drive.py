@@ -112,6 +112,7 @@ def test_frames_without_labels_are_seen_but_not_scored(tmp_path: Path, repositor
         (["--remote", "truth", "--presenter", "fuse"], "the presenter fuse and --local-side need a local model"),
         (["--remote", "truth", "--live"], "--live plays the synthetic drives only"),
         (["--remote", "truth", "--local-side", "64"], "the presenter fuse and --local-side need a local model"),
+        (["--remote", "truth", "--map", __file__], "--remote truth has the classes of the truth: leave --map out"),
         (["--remote", "truth", "--frames", "1"], "1 is too small: give a whole number from 18"),
     ],
 )
@@ -132,6 +133,20 @@ def test_options_for_drives_of_bags_need_a_bag(
     Path("map.yaml").write_text("car: car")
     found = CliRunner().invoke(freshness, options)
     assert "give them with --drive" in str(found.exception)
+
+
+def test_a_drive_counts_once(tmp_path: Path) -> None:
+    """Twice, its ticks would narrow the intervals."""
+    bag = write_bag(tmp_path / "bag", times(12))
+    found = CliRunner().invoke(freshness, ["--drive", str(bag), "--drive", str(bag), "--remote", "truth"])
+    assert "is given twice" in str(found.exception)
+
+
+def test_one_presenter_alone(tmp_path: Path) -> None:
+    """It is compared with holding, without a local model."""
+    bag = write_bag(tmp_path / "bag", times(16))
+    result = run(tmp_path, "--drive", str(bag), "--remote", "truth", "--presenter", "warp")
+    assert result["ages"][0]["candidates"].keys() == {"ceiling", "hold", "warp"}
 
 
 def test_labels_without_names_cannot_be_the_remote_result(tmp_path: Path) -> None:
