@@ -6,6 +6,7 @@ accuracy = run_accuracy(load_run(folder), truth)
 accuracy.outputs.accuracy(), accuracy.ceiling.accuracy()
 """
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -245,6 +246,7 @@ def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None) -> RunA
             found = scorer.score(outputs, presented)
         ticks = [tick for rows in outputs.values() for tick in rows]
         scorer.check(found, len(ticks))
+        scorer.check(ceiling, ceiling.unscored.total() - ceiling.unscored[NO_LABELS])  # A few frames may have labels.
         cautions = [*scorer.cautions(ceiling.scores, found, len(ticks)), *_not_stored(results, own)]
     return RunAccuracy(
         run=run.name,
@@ -330,7 +332,7 @@ class _Scorer:
         if found.ticks or not ticks:
             return
         topics = ", ".join(topic.topic for topic in self._truths.values())
-        reason = found.unscored.most_common(1)[0][0]
+        reason = next((each for each, _ in found.unscored.most_common() if each != NO_LABELS), NO_LABELS)
         hint = "is it the bag of another drive?" if reason == NO_LABELS else "give the bag that the run played"
         raise EvaluationError(
             f"{self._bag.path}: none of the {ticks} ticks of {self._run.name} can be compared with {topics}: {reason}; {hint}"
@@ -349,11 +351,13 @@ class _Scorer:
         source = self._run.manifest.get("source")
         played = source.get("sha256") if isinstance(source, Mapping) and source.get("kind") == "bag" else None
         if played and played != self._bag.sha256:
-            found.append(
+            text = (
                 f"The run played another bag than {self._bag.path} (its SHA-256 differs), and labels are found by their "
-                "stamps alone: if the bag shows another drive, all numbers here are wrong. The ceiling of "
-                f"{ceiling.accuracy():.3f} must be near the accuracy that the model usually has."
+                "stamps alone: if the bag shows another drive, all numbers here are wrong."
             )
+            if not math.isnan(accuracy := ceiling.accuracy()):
+                text += f" The ceiling of {accuracy:.3f} must be near the accuracy that the model usually has."
+            found.append(text)
         return found
 
 

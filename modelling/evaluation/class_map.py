@@ -28,6 +28,10 @@ _Table = npt.NDArray[np.uint8]
 _SHOWN = 12  # Names in a sentence.
 
 
+class NoCounterpartError(EvaluationError):
+    """No class of the network is one of the truth."""
+
+
 @dataclass(frozen=True)
 class ClassMap:
     """The classes that are compared: those of the truth that a class of the network corresponds to.
@@ -142,7 +146,7 @@ def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | 
             if other is not None:  # A class with an empty value has no counterpart.
                 found[own] = _named(file, other, known, "truth")
     if not found:
-        raise EvaluationError(
+        raise NoCounterpartError(
             f"no class of the network ({_listed(network)}) is one of the truth ({_listed([name for name in known if name])}): "
             "give the pairs with --map FILE, in lines of the form `network class: truth class`"
         )

@@ -1,6 +1,7 @@
 """Makes a fusion file from drives, and judges it on others."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from edge.presenting.fusion_table import FusionHeader, FusionTable
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage, check_given_once
+from modelling.evaluation.class_map import NoCounterpartError
 from modelling.evaluation.comparison import ReferenceComparison, agreement_note
 from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
 from modelling.fusion.recording import AgedResult, RecordedFrame, aged_results, confirmed, recorded_frames
@@ -43,8 +45,11 @@ def tune_fusion(
         SkylaneError: a recording cannot be read, is given twice, or lacks the truth, or the models do not fit.
     """
     _check(recordings, judged_on, reference.card)
-    comparison = ReferenceComparison.of((*recordings, *judged_on), reference.card, settings.recording)
-    if comparison.classes is not None and not comparison.classes.is_identity:
+    has_own_classes = False
+    with suppress(NoCounterpartError):
+        comparison = ReferenceComparison.of((*recordings, *judged_on), reference.card, settings.recording)
+        has_own_classes = comparison.classes is None or comparison.classes.is_identity
+    if not has_own_classes:
         raise EvaluationError(
             f"the true labels have other classes than {reference.card.name}, and a fusion file is made for its own: compare "
             "with its results by --reference results"
@@ -60,8 +65,8 @@ def tune_fusion(
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
-            f"no two frames of these recordings are {settings.ages_ms[0]:g} to {settings.ages_ms[-1]:g} ms apart: give some of "
-            "more frames"
+            f"no frame of these recordings can be judged by one that is {settings.ages_ms[0]:g} to "
+            f"{settings.ages_ms[-1]:g} ms older: give recordings of more frames"
         )
     header = FusionHeader(
         task="segmentation" if is_masks else "detection",

@@ -184,15 +184,16 @@ def test_a_bag_without_labels_of_the_run_is_refused(truth: dict[str, object], ex
         _accuracy(tmp_path)
 
 
-def test_labels_of_another_size_are_refused(tmp_path: Path) -> None:
-    """The message has both sizes."""
+@pytest.mark.parametrize("warped", [{}, {tick: tick for tick in _FRAMES}])
+def test_labels_of_another_size_are_refused(warped: dict[int, int], tmp_path: Path) -> None:
+    """The message has both sizes; ticks before the first result, which have no output, are no reason to go on."""
     with BagWriter(tmp_path / "truth") as writer:
         for frame in _FRAMES:
             stamp_ns = STAMP_NS + frame * STEP_NS
             mask = np.ones((12, 48), np.uint8)
             writer.write_image(CAMERA.replace("image_raw", "labels"), mask, "mono8", stamp_ns, stamp_ns, "camera")
     with pytest.raises(SkylaneError, match=r"its labels have another size \(48×12, its output 96×24\)"):
-        _accuracy(tmp_path, StreamingRunPlan(warped={tick: tick for tick in _FRAMES}))
+        _accuracy(tmp_path, StreamingRunPlan(warped=warped))
 
 
 def test_labels_of_unknown_classes_only_are_refused(tmp_path: Path) -> None:

@@ -82,12 +82,14 @@ def test_without_labels_the_references_results_count_as_right(root: Path, tmp_pa
     assert "agreement (mean IoU)" in " ".join(ended.output.split())
 
 
-def test_labels_of_other_classes_are_refused(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("class-0", "sky", "class-2"), ("grass", "sky", "sea")])
+def test_labels_of_other_classes_are_refused(names: tuple[str, ...], root: Path, tmp_path: Path) -> None:
     """The table is indexed by the classes of the networks."""
-    bag, out = _write_drive(tmp_path / "drive", 1, names=("class-0", "sky", "class-2")), tmp_path / "fusion.npz"
+    bag, out = _write_drive(tmp_path / "drive", 1, names=names), tmp_path / "fusion.npz"
     end = ("--model", "reference", "--local-model", "small", "--models", root, "--out", out)
     refused = _run(bag, *end)
     assert "--reference results" in str(refused.exception)
+    assert "--map" not in str(refused.exception)
     assert not out.exists()
     ended = _run(bag, *end, "--reference", "results")
     assert ended.exit_code == 0, ended.output
@@ -100,7 +102,7 @@ def test_models_or_bags_that_do_not_fit_are_refused(root: Path, tmp_path: Path) 
     refused = _run(bag, "--model", "reference", "--local-model", "other", "--models", root, "--out", out)
     assert "other labels" in str(refused.exception)
     assert "is given twice" in str(_run(bag, "--judge", bag, *small).exception)
-    assert "no two frames" in str(_run(bag, *small).exception)
+    assert "give recordings of more frames" in str(_run(bag, *small).exception)
     assert not out.exists()
 
 
