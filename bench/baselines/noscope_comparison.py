@@ -20,7 +20,14 @@ from bench import harness
 from bench.harness import BenchRun, alternating, interval_text, target_text
 from cloud.models.loader import ModelLoader
 from edge.sinks.jsonl import RESULTS_NAME
-from modelling.evaluation.bag_images import BOXES, TimestampMatcher, images_with_boxes, labelled_camera, truth_of
+from modelling.evaluation.bag_images import (
+    BOXES,
+    TimestampMatcher,
+    check_given_once,
+    images_with_boxes,
+    labelled_camera,
+    truth_of,
+)
 from ops.broker.broker import Broker
 from ops.processes.child import BenchError, Child
 from ops.processes.fixed_time import known_answers_file
@@ -227,6 +234,7 @@ class Skylane:
 
 def measure(plan: NoScopePlan, run: BenchRun) -> dict[str, Any]:
     """Compare with Distributed NoScope, reproduced: difference detector, small network, several servers."""
+    check_given_once(plan.bags)
     bags = plan.bags or tuple(_rendered(plan, seed, run) for seed in plan.seeds)
     drives = [read_drive(bag, plan.frames) for bag in bags]
     file = plan.tuning or shipped_tuning(plan.model)

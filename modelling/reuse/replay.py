@@ -16,6 +16,7 @@ from modelling.evaluation.bag_images import (
     EvaluationError,
     EvaluationSettings,
     LabelledImage,
+    check_given_once,
     prepared,
     truth_of,
 )
@@ -115,9 +116,10 @@ def replay(recordings: Sequence[Path], reference: Model, local: Model | None, se
     Raises:
         SkylaneError: a recording cannot be read or lacks the truth, or the local model has another task or other labels.
     """
+    check_given_once(recordings)
     names = [each.stem for each in recordings]
     if len(set(names)) < len(names):
-        raise EvaluationError("two of the recordings have the same name: give each one once, and rename the others")
+        raise EvaluationError("two of the recordings have the same name: rename one of them")
     card = reference.card
     _check_local(card, local)
     comparison = ReferenceComparison.of(recordings, card, settings)

@@ -142,10 +142,14 @@ def test_a_segmentation_without_scores_cannot_be_local(bags: list[Path]) -> None
         replay(bags, _reference("segmentation"), local, EvaluationSettings())
 
 
-def test_a_bag_counts_once(bags: list[Path]) -> None:
-    """Drives are known by the names of their bags."""
-    with pytest.raises(EvaluationError, match="same name"):
-        replay([bags[0], bags[0]], _reference("classification"), None, EvaluationSettings())
+def test_a_bag_counts_once(bags: list[Path], tmp_path: Path) -> None:
+    """Also by another path. Drives are known by the names of their bags."""
+    link, other = tmp_path / "link", tmp_path / "copy" / bags[0].name
+    link.symlink_to(bags[0])
+    other.mkdir(parents=True)
+    for path, problem in ((bags[0], "is given twice"), (link, "is given twice"), (other, "same name")):
+        with pytest.raises(EvaluationError, match=problem):
+            replay([bags[0], path], _reference("classification"), None, EvaluationSettings())
 
 
 def test_thresholds_that_cannot_be_found_are_an_error(bags: list[Path]) -> None:
