@@ -200,6 +200,8 @@ def test_a_palette_in_another_order_is_refused(tmp_path: Path) -> None:
     palette_image(path, (0, 1, 2, 0), b"".join(reversed(colours)))
     text = problem(camvid, tmp_path / "other", *pairs)
     assert "palette with the colours of the classes in another order: index 0" in text
+    palette_image(path, (0, 1, 2, 2), colours[5] + b"\1\2\3" + colours[4])  # One colour is of no class.
+    assert "another order: index 0 has that of tree" in problem(camvid, tmp_path / "other", *pairs)
 
 
 def test_suffixes_in_capitals_are_the_same_format(tmp_path: Path) -> None:
