@@ -65,8 +65,8 @@ def tune_fusion(
     met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
-            f"no frame of these recordings can be judged by one that is {settings.ages_ms[0]:g} to "
-            f"{settings.ages_ms[-1]:g} ms older: give recordings of more frames"
+            f"no counted frame of these recordings (one in {settings.every}, see --every) has another about "
+            f"{', '.join(f'{age_ms:g}' for age_ms in settings.ages_ms)} ms before it: give recordings of more frames"
         )
     header = FusionHeader(
         task="segmentation" if is_masks else "detection",

@@ -102,7 +102,7 @@ def test_models_or_bags_that_do_not_fit_are_refused(root: Path, tmp_path: Path) 
     refused = _run(bag, "--model", "reference", "--local-model", "other", "--models", root, "--out", out)
     assert "other labels" in str(refused.exception)
     assert "is given twice" in str(_run(bag, "--judge", bag, *small).exception)
-    assert "give recordings of more frames" in str(_run(bag, *small).exception)
+    assert "no counted frame of these recordings (one in 3, see --every)" in str(_run(bag, *small).exception)
     assert not out.exists()
 
 
