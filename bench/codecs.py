@@ -158,7 +158,7 @@ def measure(plan: CodecPlan, run: BenchRun) -> dict[str, Any]:
             "input": [model.card.height, model.card.width],
             "drives": [path.name for path in drives],
             "frames": len(candidates[0].sizes),
-            "classes": None if classes is None else {"compared": classes.names, "note": classes.describe()},
+            "classes": None if classes is None else {"compared": classes.compared, "note": classes.describe()},
             "codecs": [each.record(candidates[0].scores) for each in candidates],
             "figures": plan.figures and str(plan.figures),
             "commit": commit(),

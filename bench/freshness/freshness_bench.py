@@ -165,7 +165,8 @@ def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
     names = [name for name in PRESENTERS if name == HOLD or name in plan.presenters]
     fusion = None
     if plan.local_model is None:
-        if plan.local_side is not None or set(plan.presenters) == {FUSE}:
+        is_fuse_wanted = FUSE in plan.presenters and set(plan.presenters) != set(PRESENTERS)
+        if plan.local_side is not None or is_fuse_wanted:
             raise BenchError("the presenter fuse and --local-side need a local model: give one with --local")
         names = [name for name in names if name != FUSE]
     elif plan.model == TRUTH:

@@ -103,7 +103,7 @@ class RealDrive:
 
     def drive_of(self, tick: int) -> str:
         """Returns the name of the continuous drive: a bag with pauses holds several."""
-        return f"{self.plan.bag.name} {bisect_right(self.pauses, tick) + 1}"
+        return f"{self.plan.bag} {bisect_right(self.pauses, tick) + 1}"
 
 
 def replay_real_drive(

@@ -113,6 +113,7 @@ def test_frames_without_labels_are_seen_but_not_scored(tmp_path: Path, repositor
         (["--remote", "truth", "--live"], "--live plays the synthetic drives only"),
         (["--remote", "truth", "--local-side", "64"], "the presenter fuse and --local-side need a local model"),
         (["--remote", "truth", "--map", __file__], "--remote truth has the classes of the truth: leave --map out"),
+        (["--remote", "truth", "--presenter", "warp", "--presenter", "fuse"], "give one with --local"),
         (["--remote", "truth", "--frames", "1"], "1 is too small: give a whole number from 18"),
     ],
 )
@@ -140,6 +141,13 @@ def test_a_drive_counts_once(tmp_path: Path) -> None:
     bag = write_bag(tmp_path / "bag", times(12))
     found = CliRunner().invoke(freshness, ["--drive", str(bag), "--drive", str(bag), "--remote", "truth"])
     assert "is given twice" in str(found.exception)
+
+
+def test_drives_of_equal_names_are_two_drives(tmp_path: Path) -> None:
+    """Intervals are over drives."""
+    bags = [write_bag(tmp_path / folder / "bag", times(12)) for folder in "ab"]
+    result = run(tmp_path, "--drive", str(bags[0]), "--drive", str(bags[1]), "--remote", "truth")
+    assert len(result["ages"][0]["candidates"]["hold"]["by_drive"]) == 2
 
 
 def test_one_presenter_alone(tmp_path: Path) -> None:
