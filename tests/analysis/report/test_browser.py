@@ -150,7 +150,9 @@ def test_the_details_of_a_reused_frame_name_the_frame_whose_result_it_got(
     )
     opened.page.locator("[data-frame]").first.evaluate("(button, number) => button.dataset.frame = number", sequence)
     opened.page.locator("[data-frame]").first.click()
-    shown = opened.page.locator("#frame").inner_text()
+    panel = opened.page.locator("#frame")
+    panel.wait_for(state="visible")
+    shown = panel.inner_text()
     assert f"has the result of #{source}" in shown
     assert "from the frame whose result could be reused" in shown
     assert not opened.errors
