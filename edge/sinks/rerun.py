@@ -1,6 +1,8 @@
 """Rerun: the scene that its viewer shows, and the sink that writes it as a `.rrd` file."""
 
 import colorsys
+import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +36,8 @@ _TIME, _FRAME = "time", "frame"  # Timelines.
 _FOLLOWS = rrb.TimePanel(state="collapsed", timeline=_TIME)
 _OPACITY = 0.55  # Of a mask over its image.
 _ROW_BYTES = 2100  # A logged row beside its data.
+_COPY_BYTES = 1 << 20
+_END_S = 60.0  # For the rest of a file.
 _MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
 _HUES = {"edge": 0.58, "link": 0.0, "cloud": 0.09}  # Blue, grey and orange, as in the report.
 _ABOUT = """\
@@ -169,29 +173,53 @@ class RerunSink:
         self._folder = folder
         self._path = folder / RRD_NAME
         check_new(self._path)
-        self._recording = rr.RecordingStream(APPLICATION)
         try:
-            self._recording.save(self._path)
-        except RuntimeError as error:
+            self._file = _PipedFile(self._path)
+        except OSError as error:
             raise write_error(self._path, error) from error
+        self._recording = rr.RecordingStream(APPLICATION)
+        self._recording.save(self._file.writer)
+        self._file.start()
         self._scene = RerunScene(self._recording, card)
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
         self._scene.show(frame, frame.source_ns, Reduction())
-        self._flush()
+        self._recording.flush()
+        self._check()
 
     def close(self) -> None:
         """See Sink."""
         draw_log(self._scene, self._folder)
-        self._flush()
         self._recording.disconnect()
+        self._file.join(_END_S)
+        self._check()
 
-    def _flush(self) -> None:
-        try:
-            self._recording.flush()
-        except RuntimeError as error:  # Such as a full disk.
-            raise write_error(self._path, error) from error
+    def _check(self) -> None:
+        if self._file.fault is not None:
+            raise write_error(self._path, self._file.fault) from self._file.fault
+
+
+class _PipedFile(threading.Thread):
+    """Writes a file that Rerun writes into a pipe: after an error, such as a full disk, Rerun's own writer may wait for ever."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(name="rerun file", daemon=True)
+        self.fault: OSError | None = None
+        self._file = path.open("xb", buffering=0)
+        self._pipe, self._own_end = os.pipe()
+        self.writer = f"/dev/fd/{self._own_end}"  # Rerun opens it before the start.
+
+    def run(self) -> None:
+        """Copies until Rerun closes the pipe; after an error, it reads on and writes nothing."""
+        os.close(self._own_end)
+        with os.fdopen(self._pipe, "rb", buffering=0) as pipe, self._file:
+            while data := pipe.read(_COPY_BYTES):
+                try:
+                    while data and self.fault is None:
+                        data = data[self._file.write(data) :]
+                except OSError as error:
+                    self.fault = error
 
 
 def _classes(card: ModelCard) -> list[rr.AnnotationInfo]:
