@@ -194,6 +194,10 @@ class RerunSink:
         self._recording.disconnect()
         self._file.join(_END_S)
         self._check()
+        if self._file.is_alive():
+            raise SinkError(
+                f"{self._path} is incomplete, as the disk took no more for {_END_S:g} s: choose another --out"
+            )
 
     def _check(self) -> None:
         if self._file.fault is not None:
@@ -201,7 +205,7 @@ class RerunSink:
 
 
 class _PipedFile(threading.Thread):
-    """Writes a file that Rerun writes into a pipe: after an error, such as a full disk, Rerun's own writer may wait for ever."""
+    """Writes a file that Rerun writes into a pipe: after an error, such as a full disk, Rerun's own writer may hang."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(name="rerun file", daemon=True)

@@ -131,7 +131,8 @@ def _images(
     if source is None:
         yield from ((key, None, None) for key in wanted)
         return
-    played = read_manifest(folder).get("source", {})
+    noted = read_manifest(folder).get("source")
+    played = noted if isinstance(noted, Mapping) else {}
     with closing(
         open_source(
             source,
@@ -142,7 +143,7 @@ def _images(
             encodings=config.encodings,
         )
     ) as opened:
-        if played.get("sha256") not in (None, opened.provenance.get("sha256")):  # Folders of images have none.
+        if played.get("sha256") not in (None, opened.provenance.get("sha256")):  # A camera has none.
             raise SkylaneError(
                 f"--source {source} is not what was played, {printable(str(played.get('path')))}: their SHA-256 differ"
             )

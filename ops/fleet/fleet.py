@@ -31,7 +31,7 @@ MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
 SILENT_AFTER_S = 5.0  # Two reports missing.
 LEFT = [
     NodeState.OFFLINE.value
-]  # The problems of a worker that left; they stand last, as the broker keeps its name for ever.
+]  # The problems of a worker that left; they stand last, as the broker never forgets its name.
 
 _MAX_SYS_BYTES = 256
 _MAX_MODELS = 64  # Of a worker.
@@ -237,7 +237,7 @@ def _read_status(payload: Buffer) -> Announced:
 
 
 def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
-    """Removes a node that left before the start, and returns whether there was one: the broker keeps each for ever."""
+    """Removes a node that left before the start, and returns whether there was one: the broker never forgets one."""
     left = (name for name, node in nodes.items() if node.status and not node.is_online and not node.metrics)
     name = next(left, None)
     return name is not None and bool(nodes.pop(name))

@@ -20,6 +20,7 @@ from tests.support.synthetic_study import write_study
 __all__ = ["browser"]
 
 WIDTH, HEIGHT = 1280, 900
+WAIT_MS = 120_000  # A busy machine draws slowly.
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Visit:
 def open_page(browser: Browser, path: Path) -> Visit:
     """Opens a page and draws every chart."""
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, offline=True)
+    context.set_default_timeout(WAIT_MS)
     visit = Visit(context.new_page())
     visit.page.on("console", lambda message: visit.errors.append(message.text) if message.type == "error" else None)
     visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
