@@ -14,7 +14,7 @@ from cloud.control_cli import control
 from cloud.run import run
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
+from shared.flags import EXISTING_FILE, FullHelpGroup, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
 from shared.messages.topics import sanitize_name
 from shared.mqtt.broker_options import broker_options
@@ -23,7 +23,7 @@ _LOG = get_logger("cloud")
 _options = partial(key_options, CloudConfig)
 
 
-@click.group()
+@click.group(cls=FullHelpGroup)
 def cloud() -> None:
     """The cloud node: runs models on frames and replies with their results."""
 

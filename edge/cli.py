@@ -13,7 +13,7 @@ from edge.run import run
 from edge.sources.source import is_live
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
+from shared.flags import EXISTING_FILE, FullHelpGroup, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
 from shared.mqtt.broker_options import broker_options
 
@@ -23,7 +23,7 @@ _LOG = get_logger("edge")
 _options = partial(key_options, EdgeConfig)
 
 
-@click.group()
+@click.group(cls=FullHelpGroup)
 def edge() -> None:
     """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 

@@ -21,7 +21,7 @@ from modelling.fusion.tune_cli import tune_fusion
 from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.tune_cli import judge_gate, tune_gate
 from modelling.tables import model_rows, models_table, result_table
-from shared.flags import FiniteRange, WholeRange
+from shared.flags import FiniteRange, FullHelpGroup, WholeRange
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.inference.table import ENGINES
@@ -56,7 +56,7 @@ def _choice(values: Iterable[str]) -> click.ParamType:  # type: ignore[type-arg]
     return click.Choice([str(each) for each in values])
 
 
-@click.group()
+@click.group(cls=FullHelpGroup)
 def model() -> None:
     """Build, inspect, list, run and evaluate models."""
 

@@ -26,7 +26,7 @@ from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.verification import without_checksums
 from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.errors import SkylaneError
-from shared.flags import FiniteRange, WholeRange
+from shared.flags import FiniteRange, FullHelpGroup, WholeRange
 from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
@@ -61,7 +61,7 @@ def _target(command: _Command) -> _Command:
     return _format(_compression(_force(command)))
 
 
-@click.group()
+@click.group(cls=FullHelpGroup)
 def bag() -> None:
     """Make, inspect, crop and convert rosbags without ROS."""
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -192,6 +193,18 @@ class GroupedCommand(click.Command):
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)
+
+
+class FullHelpGroup(click.Group):
+    """A group whose help shows the whole first sentence of each command, where click cuts it after 45 characters."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See click.Group."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(sys.maxsize)) for name, command in commands if command is not None]
+            )
 
 
 def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:

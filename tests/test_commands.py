@@ -61,11 +61,12 @@ def help_pages() -> dict[str, list[list[object]]]:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_takes_h_for_help(help_pages: dict[str, list[list[object]]], path: Path) -> None:
-    """`-h` and `--help` print the same text at every level."""
+    """`-h` and `--help` print the same text at every level, and no description of a command is cut."""
     short, long = help_pages[" ".join(path)]
     code, page = short
     assert code == 0
     assert str(page).startswith("Usage: ")
+    assert "..." not in str(page).partition("Commands:\n")[2]
     assert long == short
 
 

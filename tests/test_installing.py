@@ -1,5 +1,7 @@
 """What `make demo` and `make dev` print while pip installs their libraries."""
 
+import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -32,6 +34,23 @@ def test_each_library_has_a_line_while_pip_works(tmp_path: Path) -> None:
         "  3 of 3: lz4",
         "  installing them, which takes a minute or two",
     ]
+
+
+def test_a_silent_installation_shows_what_is_on_the_disk(tmp_path: Path) -> None:
+    """A large download, or the unpacking of TensorFlow, prints nothing for minutes."""
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "library").write_bytes(bytes(5_000_000))
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("tensorflow==2.21.0\n")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [CI / "pip-progress", lock, "0.1"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+    ) as shown:
+        assert shown.stdin is not None
+        assert shown.stdout is not None
+        assert re.fullmatch(r"    \d+ s, [45] MB so far\n", shown.stdout.readline())
+        shown.stdin.close()
 
 
 def test_an_error_of_pip_ends_the_installation() -> None:

@@ -10,7 +10,7 @@ from analysis.study.axes import AXES, Axes, known_values
 from analysis.study.scenarios import SCENARIOS
 from analysis.study.study_plan import model_names
 from shared.errors import UnknownNameError
-from shared.flags import WholeRange
+from shared.flags import FullHelpGroup, WholeRange
 from shared.models.repository import default_root
 from shared.package_data import shipped
 from shared.terminal_table import Table
@@ -20,7 +20,7 @@ _models = click.option(
 )
 
 
-@click.group()
+@click.group(cls=FullHelpGroup)
 def study() -> None:
     """Run studies: all combinations of models, engines, codecs, loads and links, several times, into one table."""
 
