@@ -34,6 +34,7 @@ from cloud.models.loader import ModelLoader
 from ops.processes.child import Child, cli_flags
 from ops.processes.deployment import GRPC_TRANSPORTS, Deployment
 from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, model_inputs
+from shared.flags import FullHelpGroup
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
 from shared.models.repository import Repository
@@ -332,7 +333,7 @@ def _compare_unless_subcommand(context: click.Context, /, **settings: Any) -> No
         _command.callback(**settings)
 
 
-baselines = click.Group(
+baselines = FullHelpGroup(
     "baselines",
     callback=_compare_unless_subcommand,
     params=_command.params,
