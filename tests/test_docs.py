@@ -76,8 +76,9 @@ def test_the_citation_names_this_version() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_first_pages_stay_short(page: str) -> None:
-    """New users do not read a page that is longer than three screens."""
-    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= 150
+    """New users do not read a page that is longer than three screens; hidden tables of contents are not shown."""
+    shown = re.sub(r"```{toctree}.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(shown.splitlines()) <= 150
 
 
 def keys(value: ast.AST, variables: dict[str, set[str]]) -> set[str]:
