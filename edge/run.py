@@ -31,7 +31,7 @@ from shared.errors import SkylaneError, unwritable_message
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
-from shared.registry import Entry, load
+from shared.registry import Entry, load, require
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, LogWriter, Outcome, read_rows
 from shared.runlog.latency_table import outcome_table, stage_table, summarise, vehicle_result_tables
@@ -286,6 +286,10 @@ def open_sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
         for name in config.sinks or ():
             settings = {setting: getattr(config, setting) for setting in SINKS[name].settings}
             sinks.append(load("sink", SINKS, name)(folder, card, **settings))
+            if SINKS.is_external(name):
+                in_order = getattr(sinks[-1], "in_order", None)
+                is_bool = isinstance(in_order, bool)
+                require(SINKS.describe(name), "in_order", in_order, "True or False", is_valid=is_bool)
             opened.callback(sinks[-1].close)
         opened.pop_all()
     return sinks

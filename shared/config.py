@@ -1,5 +1,6 @@
 """Reads YAML configuration files into frozen pydantic models, with error messages that name the key and the problem."""
 
+import os
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from pathlib import Path
@@ -62,6 +63,13 @@ def setting(
     """
     option: dict[str, Any] = {"flags": [*flags], "shown": shown, "metavar": metavar or None, "envvar": envvar or None}
     return Field(default=default, description=text, json_schema_extra=option, **limits)
+
+
+def from_environment(section: type[BaseModel]) -> dict[str, str]:
+    """Returns the values of the keys that environment variables set, as for the options of the command line."""
+    options = ((key, field.json_schema_extra) for key, field in section.model_fields.items())
+    variables = {key: extra["envvar"] for key, extra in options if isinstance(extra, dict) and extra.get("envvar")}
+    return {key: os.environ[name] for key, name in variables.items() if os.environ.get(name)}
 
 
 class OneOf:

@@ -3,7 +3,8 @@
 A plug-in is imported only when it is chosen by its name.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
@@ -86,6 +87,10 @@ class PluginTable(dict[str, Row]):
         """Returns whether a name is that of a plug-in of another distribution."""
         return name not in self._built_in and bool(self._registered(name))
 
+    def describe(self, name: str) -> str:
+        """Returns kind, name and distribution of a plug-in of another distribution, for messages."""
+        return f"{self._kind} {name!r} of {', '.join(map(_distribution, self._registered(name)))}"
+
     def check(self, name: str) -> None:
         """Raises a PluginError if a distribution registers the name of a built-in plug-in, or two the same name."""
         registered = self._registered(name)
@@ -115,6 +120,25 @@ class PluginTable(dict[str, Row]):
                 f"{self._kind} {name!r} of {_distribution(point)} cannot be used: {type(error).__name__}: {error}: update or "
                 "uninstall it"
             ) from error
+
+
+def require(plugin: str, field: str, value: object, wanted: str, *, is_valid: bool) -> None:
+    """Raises a PluginError if what a plug-in gives is not valid; it names the plug-in, the field and what is wanted."""
+    if not is_valid:
+        shape = getattr(value, "shape", None)
+        shown = f"{getattr(value, 'dtype', '')} of shape {shape}" if shape is not None else f"{value!r:.60}"
+        raise PluginError(f"{plugin} gives {field} = {shown} ({type(value).__name__}): it must be {wanted}")
+
+
+@contextmanager
+def failures_of(plugin: str) -> Iterator[None]:
+    """Turns any exception of a plug-in of another distribution into a PluginError that names it."""
+    try:
+        yield
+    except SkylaneError:
+        raise
+    except Exception as error:  # Whatever the code of another distribution raises.
+        raise PluginError(f"{plugin} failed: {type(error).__name__}: {error}: update or uninstall it") from error
 
 
 @cache

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edge.config import EdgeConfig
     from shared.errors import SkylaneError
     from skylane.bags import open_bag
     from skylane.models import ImageModel as Model
+    from skylane.playback import PlayConfig as EdgeConfig
     from skylane.playback import play
     from skylane.runs import compare, differences, open_run
 
 __all__ = ["EdgeConfig", "Model", "SkylaneError", "compare", "differences", "open_bag", "open_run", "play"]
 
 _PLACES = {  # Import path, and the pip extras that install what it imports.
-    "EdgeConfig": ("edge.config:EdgeConfig", "edge"),
+    "EdgeConfig": ("skylane.playback:PlayConfig", "edge"),
     "Model": ("skylane.models:ImageModel", "cloud,edge"),
     "SkylaneError": ("shared.errors:SkylaneError", ""),
     "compare": ("skylane.runs:compare", "edge,report"),
@@ -32,6 +32,10 @@ _PACKAGES = ("analysis", "bench", "cloud", "edge", "modelling", "ops", "rosbag_t
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415  Importing it takes 20 ms.
+
+        return version("skylane")
     if name not in __all__:
         raise AttributeError(f"module 'skylane' has no attribute {name!r}")
     from shared.registry import Entry, load  # noqa: PLC0415  Importing this package imports no other part of Skylane.
@@ -41,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 def _check_packages() -> None:

@@ -1,6 +1,6 @@
 """Reads the images of bags, without ROS: `skylane.open_bag`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout, UnreadableFrame
 from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
+from skylane.arguments import list_argument, path_argument, text_argument
 
 _LOG = get_logger("bags")
 
@@ -22,7 +23,7 @@ class BagImage(NamedTuple):
     stamp_ns: int  # Time stamp of the message's header, ns since 1970.
 
 
-def open_bag(path: Path | str, *, topics: Sequence[str] = ()) -> Iterator[BagImage]:
+def open_bag(path: Path | str, *, topics: str | Iterable[str] = ()) -> Iterator[BagImage]:
     """Opens a ROS 1 or ROS 2 bag (.bag, .db3, .mcap or the folder of one), and yields its images in recording order.
 
     Compressed, raw, Bayer and video images become RGB; 16-bit values are scaled to 8 bits. An image that cannot be decoded
@@ -30,13 +31,16 @@ def open_bag(path: Path | str, *, topics: Sequence[str] = ()) -> Iterator[BagIma
 
     Args:
         path: The bag.
-        topics: Image topics to read; empty: all cameras.
+        topics: Image topics to read, one or several; empty: all cameras.
 
     Raises:
         SkylaneError: the bag cannot be read, or has no images or no such topic. Raised by the loop after the last readable
             image if a part of the bag is damaged.
     """
-    return _images(BagSource(path, topics=topics))
+    names = list_argument("topics", topics, "the name of a topic")
+    for name in names:
+        text_argument("topics", name, "give names of topics, such as '/camera/image_raw'")
+    return _images(BagSource(path_argument("path", path, "a bag"), topics=names))
 
 
 def _images(source: BagSource) -> Iterator[BagImage]:

@@ -1,12 +1,13 @@
 """Plays a source in a Python program and iterates over the results: `skylane.play`."""
 
+import os
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from rich.console import Console
 
@@ -16,15 +17,27 @@ from edge.presenting.presentation import PresentedTick
 from edge.run import RunEnd
 from edge.run import play as play_run
 from edge.sinks.sink import FrameResult
-from shared.config import validate
+from shared.config import from_environment, validate
 from shared.errors import SkylaneError
 from shared.logs import get_logger
 from shared.threads import ThreadGroup
+from skylane.arguments import ArgumentError, path_argument
 
 _WAITING = 64  # Results that wait for the program.
 _END_TIMEOUT_S = 600.0
 
 _LOG = get_logger("edge")
+
+
+class PlayConfig(EdgeConfig):
+    """The settings of a run, public as `skylane.EdgeConfig`: the keys on the page of the configuration.
+
+    Raises:
+        SkylaneError: a setting is unknown, or its value is wrong.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**_validated("EdgeConfig", settings).model_dump(exclude_unset=True))
 
 
 class PlaySettingsError(SkylaneError):
@@ -47,7 +60,8 @@ def play(
     Args:
         source: A bag, a video file, a folder of images, `camera:0`, or `NAME:…` of a plug-in.
         config: The settings of the run.
-        settings: Single settings by key, see the page of the configuration; they override those of `config`.
+        settings: Single settings by key, see the page of the configuration; they override those of `config`. Without a broker in
+            either, SKYLANE_BROKER and SKYLANE_CERTS count, as in the commands.
 
     Yields:
         Without a presenter, a FrameResult for each frame with a result: its `image` (the model's input, RGB H×W×3 uint8) and the
@@ -58,11 +72,28 @@ def play(
     Raises:
         SkylaneError: a setting is wrong. Raised by the loop: the run could not begin, or had a fault, after the last result.
     """
+    if config is not None and not isinstance(config, EdgeConfig):
+        raise ArgumentError("config", config, "give a skylane.EdgeConfig, and single settings by their names")
+    named = str(path_argument("source", source, "a bag, a video file or a folder of images, or camera:0"))
     given = ({} if config is None else config.model_dump(exclude_unset=True)) | settings
-    config = validate(Path("play"), given, EdgeConfig)
+    config = _validated("play", from_environment(EdgeConfig) | given)
     if config.sinks and config.out is None:
         raise PlaySettingsError("`sinks`: the run keeps no files: set `out` to a folder, or leave `sinks` out")
-    return _results(str(source), config)
+    return _results(named, config)
+
+
+def _validated(function: str, settings: Mapping[str, Any]) -> EdgeConfig:
+    """Validates settings; a single text or path counts as a list of one where a list is expected."""
+    lists = {key for key, field in EdgeConfig.model_fields.items() if _is_list(field.annotation)}
+    given = {
+        key: (value,) if key in lists and isinstance(value, str | os.PathLike) else value
+        for key, value in settings.items()
+    }
+    return validate(Path(function), given, EdgeConfig)
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) is tuple or any(map(_is_list, get_args(annotation)))
 
 
 def _results(source: str, config: EdgeConfig) -> Generator[FrameResult | PresentedTick, None, None]:

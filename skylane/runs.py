@@ -20,6 +20,7 @@ from shared.imaging.image_files import ImageFileError
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.runlog.presented_log import COLUMNS, read_presented
+from skylane.arguments import ArgumentError, list_argument, path_argument
 
 MaskArray = npt.NDArray[np.uint8]
 
@@ -74,13 +75,16 @@ class Run:
         Raises:
             SkylaneError: the run has no results of the sink `bag`, or the bag does not have the labels of its frames.
         """
-        scores = streaming_json(run_accuracy(self.log, Path(truth)))
+        scores = streaming_json(run_accuracy(self.log, path_argument("truth", truth, "a bag with true labels")))
         names = [name for name, value in scores.items() if isinstance(value, Mapping) and "by_class" in value]
         kinds = ("accuracy", "accuracy_all_ticks")
         rows = [_cells(**{kind: scores[name][kind] for kind in kinds}) | scores[name]["by_class"] for name in names]
         table = pd.DataFrame(rows, index=pd.Index(names, name="scored"))
         table.attrs.update({key: scores[key] for key in ("metric", "scored", "unscored", "cautions")})
         return table
+
+
+OneOrMoreRuns = Run | Path | str | Iterable[Run | Path | str]
 
 
 class StoredMasks(Mapping[int, MaskArray]):
@@ -115,10 +119,10 @@ def open_run(path: Path | str) -> Run:
     Raises:
         SkylaneError: there is no latency log, or it lacks columns.
     """
-    return Run(load_run(Path(path)))
+    return Run(load_run(path_argument("path", path, "the folder of a run")))
 
 
-def compare(runs: Iterable[Run | Path | str]) -> pd.DataFrame:
+def compare(runs: OneOrMoreRuns) -> pd.DataFrame:
     """Returns the time by stage of each run, of its frames answered by a worker, as in the report.
 
     Returns:
@@ -144,7 +148,7 @@ def compare(runs: Iterable[Run | Path | str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["run", "stage"]).set_index(["run", "stage"])
 
 
-def differences(runs: Iterable[Run | Path | str]) -> pd.DataFrame:
+def differences(runs: OneOrMoreRuns) -> pd.DataFrame:
     """Compares the total latency of each run with that of the first one, as in the report.
 
     Returns:
@@ -155,7 +159,10 @@ def differences(runs: Iterable[Run | Path | str]) -> pd.DataFrame:
     Raises:
         SkylaneError: a path is not the folder of a run.
     """
-    groups = [group for group in map(FrameGroup.of_run, _logs(runs)) if len(group.results)]
+    logs = _logs(runs)
+    if len(logs) < 2:  # noqa: PLR2004  A run and what it is compared with.
+        raise ArgumentError("runs", runs, "give two runs or more: the others are compared with the first one")
+    groups = [group for group in map(FrameGroup.of_run, logs) if len(group.results)]
     found = compare_totals(((groups[0], other) for other in groups[1:]), in_blocks=False)
     rows = [
         {
@@ -173,9 +180,15 @@ def differences(runs: Iterable[Run | Path | str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["run"]).set_index("run")
 
 
-def _logs(runs: Iterable[Run | Path | str]) -> list[RunLog]:
+def _logs(runs: OneOrMoreRuns) -> list[RunLog]:
     """Returns the logs of runs, under names that differ."""
-    logs = [run.log if isinstance(run, Run) else load_run(Path(run)) for run in runs]
+    given = list_argument("runs", runs, "the folder of a run", Run)
+    if not given:
+        raise ArgumentError("runs", runs, "give the folder of a run, or a list of them")
+    logs = [
+        run.log if isinstance(run, Run) else load_run(path_argument("runs", run, "the folder of a run"))
+        for run in given
+    ]
     names = distinct_names([log.folder.resolve() for log in logs])
     return [replace(log, name=name) for log, name in zip(logs, names, strict=True)]
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
+
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import PreparedImage, PreparedImages, colour_image, rgb_input
@@ -22,6 +24,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
 from shared.runlog.presented_log import OutputOrigin
 from shared.stages import Stage
+from shared.task import task_named
 from shared.threads import lower_priority
 
 # Reasons why a tick has no output.
@@ -262,8 +265,15 @@ class Presentation:
         output: object = presenter.present(tick, newest)
         if not isinstance(output, Output):
             raise TypeError(f"{type(output).__name__} is no Output")
+        if not isinstance(output.origin, OutputOrigin) or not isinstance(output.reason, str):
+            raise TypeError(
+                f"Output has origin {output.origin!r} and reason {output.reason!r}: give an OutputOrigin and text"
+            )
         if output.origin is OutputOrigin.NONE:
             return replace(output, reason="; ".join(filter(None, (missing, output.reason))) or NO_OUTPUT), None
+        kind = getattr(output.result, "dtype", None), getattr(output.result, "ndim", None)
+        if task_named(self._card.task).has_shape and kind != (np.uint8, 2):
+            raise TypeError(f"Output has the result {output.result!r:.60}: give a mask, H×W uint8")
         if newest is None and output.origin is not OutputOrigin.LOCAL:
             raise ValueError(f"it presents a {output.origin} result without having one")
         is_newest = newest is not None and output.result is newest.result

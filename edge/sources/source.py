@@ -1,9 +1,11 @@
 """The contract and the table of sources of frames, and how a source is opened by its name."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from edge.sources.checked_source import CheckedSource
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Frame, UnreadableFrame
@@ -93,7 +95,7 @@ def kind_of(source: str) -> str:
     if (named := _named_kind(source)) is not None:
         return named
     path = Path(source)
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110  A name that is too long does not exist either.
         raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
     if path.is_dir():
         for kind, entry in SOURCES.items():
@@ -131,13 +133,12 @@ def open_source(
     for option in given.keys() - set(SOURCES[kind].options):
         flag = {"bits": "--bits", "encodings": "--encoding"}[option]
         raise SourceError(f"{source} is a {kind}, whose images say how they are encoded: leave {flag} out")
-    frame_source: FrameSource = load("source", SOURCES, kind)(
-        Path(source) if _named_kind(source) is None else source,
-        topics=topics,
-        start_offset_s=start_offset_s,
-        duration_s=duration_s,
-        **given,
-    )
+    make = load("source", SOURCES, kind)
+    path = Path(source) if _named_kind(source) is None else source
+    span = {"start_offset_s": start_offset_s, "duration_s": duration_s}
+    if SOURCES.is_external(kind):
+        return CheckedSource(SOURCES.describe(kind), lambda: make(path, topics=topics, **span, **given))
+    frame_source: FrameSource = make(path, topics=topics, **span, **given)
     return frame_source
 
 

@@ -41,6 +41,7 @@ def test_every_image_is_rgb(bag: Path) -> None:
 def test_topics_can_be_chosen(bag: Path) -> None:
     """With or without the leading slash."""
     assert {image.topic for image in skylane.open_bag(bag, topics=["left/image_raw"])} == {LEFT}
+    assert {image.topic for image in skylane.open_bag(bag, topics=LEFT)} == {LEFT}
 
 
 def test_what_cannot_be_opened_is_refused_at_once(bag: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -67,6 +68,20 @@ def test_the_programs_of_the_page_run(
     assert len(names["stages"].index.levels[0]) == 2
     printed = capsys.readouterr().out
     assert all(word in printed for word in ("answered", "total_ms", "uplink", "again", "(608, 968, 3) (608, 968)"))
+
+
+def test_the_client_of_the_protocol_page_gets_a_mask(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page alone is enough to write a client: it imports nothing of Skylane."""
+    page = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert "skylane" not in {line.split()[1] for line in program.splitlines() if line.startswith(("import", "from"))}
+    port = served.rpartition(":")[2]
+    names: dict[str, Any] = {}
+    exec(program.replace("1883", port), names)
+    with skylane.Model("road-small", models=ROOT / "models") as model:
+        np.testing.assert_array_equal(names["mask"], model.predict(names["image"], mask_size="model"))
+    pixels = [int(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert sum(pixels) == names["mask"].size
 
 
 def test_a_program_acts_on_the_outputs_of_now(served: str, drive: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def test_every_public_name_exists() -> None:
     """A wrong import path would fail only when the name is used."""
     for name in skylane.__all__:
         assert getattr(skylane, name).__doc__
-    assert set(skylane.__all__) <= set(dir(skylane))
+    assert {*skylane.__all__, "__version__"} <= set(dir(skylane))
+    assert skylane.__version__ == version("skylane")
     with pytest.raises(AttributeError, match="no attribute 'opne_run'"):
         _ = skylane.opne_run
 

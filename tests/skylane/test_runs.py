@@ -45,6 +45,13 @@ def test_the_stages_are_those_of_the_report(run: Path, slower: Path) -> None:
         assert (total["frames"], total["std_ms"]) == (told["count"], pytest.approx(told["std"]))
 
 
+def test_a_single_run_needs_no_list(run: Path) -> None:
+    """Its path, as text too, or the run itself."""
+    expected = skylane.compare([run])
+    for given in (run, str(run), skylane.open_run(run)):
+        pd.testing.assert_frame_equal(skylane.compare(given), expected)
+
+
 def test_the_differences_are_those_of_the_report(run: Path, slower: Path) -> None:
     """They are of the first run given."""
     (expected,) = report_json(load_report_input([run, slower]))["comparisons"]
@@ -63,7 +70,6 @@ def test_runs_of_the_same_name_get_different_ones(run: Path, tmp_path: Path) -> 
     copies = [write_streaming_run(tmp_path / parent / "demo") for parent in "ab"]
     names = skylane.compare(copies).index.get_level_values("run").unique()
     assert list(names) == ["a/demo", "b/demo"]
-    assert skylane.compare([]).empty
     assert skylane.differences([run]).empty
 
 
