@@ -164,9 +164,17 @@ class OutputRecorder:
 
 def output_result(tick: PresentedTick, config: EdgeConfig) -> FrameResult | MissingOutput:
     """Returns the output of a tick in the form that sinks write."""
+    frame = tick_frame(tick, config)
+    if frame is None or frame.result is None:
+        return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, tick.output.reason)
+    return frame
+
+
+def tick_frame(tick: PresentedTick, config: EdgeConfig) -> FrameResult | None:
+    """Returns the frame of a tick, with the result None if it has no output; None if the tick was not taken."""
     output = tick.output
-    if output.origin is OutputOrigin.NONE or tick.image is None or tick.geometry is None:
-        return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, output.reason)
+    if tick.image is None or tick.geometry is None:
+        return None
     is_local = output.origin is OutputOrigin.LOCAL
     return FrameResult(
         camera=tick.camera,
@@ -175,7 +183,7 @@ def output_result(tick: PresentedTick, config: EdgeConfig) -> FrameResult | Miss
         stamp_ns=tick.stamp_ns,
         source_ns=tick.source_ns,
         image=tick.image,
-        result=output.result,
+        result=None if output.origin is OutputOrigin.NONE else output.result,
         geometry=tick.geometry,
         model=(config.local_model or "") if is_local else "",
         origin=output.origin,

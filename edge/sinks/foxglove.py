@@ -27,6 +27,7 @@ from edge.sinks.scene import (
     as_jpeg,
     draw,
     draw_log,
+    is_presented,
     number,
     stacked_ms,
 )
@@ -61,12 +62,14 @@ class FoxgloveScene:
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
-        kind = "result" if frame.age_ns is None else "presented"
+        kind = "presented" if is_presented(frame) else "result"
         topic, drawing = f"/{camera_name(frame.camera)}/{kind}", draw(frame, self._card, reduction)
         stamp = _timestamp(frame.stamp_ns)
         size = self._log_jpeg(f"{topic}/image", drawing.jpeg, stamp, time_ns)
         if drawing.mask is not None:
             size += self._log_mask(topic, drawing, stamp, time_ns)
+        elif drawing.is_empty and self._has_overlays:
+            size += self._log_jpeg(f"{topic}/overlay", drawing.jpeg, stamp, time_ns)
         annotations = self._annotations(drawing, stamp)
         if annotations is not None:
             self._channel(channels.ImageAnnotationsChannel, f"{topic}/annotations").log(annotations, log_time=time_ns)
@@ -119,7 +122,7 @@ class FoxgloveScene:
 
     def _annotations(self, drawing: Drawing, stamp: Timestamp) -> ImageAnnotations | None:
         if drawing.detections is None:
-            return None
+            return ImageAnnotations() if drawing.is_empty else None
         found = drawing.detections
         points, texts = [], []
         for box, class_id, score in zip(

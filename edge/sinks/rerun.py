@@ -20,6 +20,7 @@ from edge.sinks.scene import (
     Reduction,
     draw,
     draw_log,
+    is_presented,
     number,
     stacked_ms,
 )
@@ -71,7 +72,7 @@ class RerunScene:
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
-        place = camera_name(frame.camera), _KINDS[frame.age_ns is not None]
+        place = camera_name(frame.camera), _KINDS[is_presented(frame)]
         self._add_place(place)
         path, drawing = "/".join(place), draw(frame, self._card, reduction)
         self._set_time(time_ns, frame.sequence)
@@ -129,6 +130,10 @@ class RerunScene:
 
     def _log_result(self, path: str, drawing: Drawing) -> int:
         """Draws a result over its image; returns the size of what was logged."""
+        if drawing.is_empty:  # The result of an earlier frame would stay.
+            for name in ("mask", "objects", "classes"):
+                self._recording.log(f"{path}/{name}", rr.Clear(recursive=False))
+            return 3 * _ROW_BYTES
         if drawing.mask is not None:
             self._recording.log(f"{path}/mask", rr.SegmentationImage(drawing.mask, opacity=_OPACITY))
             return len(lz4.block.compress(drawing.mask)) + _ROW_BYTES  # Rerun compresses what it sends in this way.

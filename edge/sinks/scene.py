@@ -11,13 +11,14 @@ from edge.sinks.rendering import input_image, input_mask, mark_untrained, resize
 from edge.sinks.sink import FrameResult
 from shared.imaging import boxes, image_codecs
 from shared.imaging.frames import Layout
-from shared.imaging.image_files import ImageArray
+from shared.imaging.image_files import ImageArray, stamp
 from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections
 from shared.runlog.latency_log import CSV_NAME, Outcome, read_rows
 from shared.runlog.latency_table import parts_of
+from shared.runlog.presented_log import OutputOrigin
 from shared.stages import OPTIONAL_STAGES
 
 SHOWN_OUTCOMES = tuple(outcome for outcome in Outcome if outcome is not Outcome.ABORTED)
@@ -45,6 +46,11 @@ class Scene(Protocol):
         """Draws how many frames had which outcome so far, and how many are unanswered; returns the bytes."""
 
 
+def is_presented(frame: FrameResult) -> bool:
+    """Returns whether a frame is the output of a presenter, not a result as it came back."""
+    return isinstance(frame.origin, OutputOrigin)
+
+
 class Drawing(NamedTuple):
     """A frame in a viewer's terms: all coordinates are pixels of the JPEG."""
 
@@ -56,6 +62,7 @@ class Drawing(NamedTuple):
     mask: Mask | None  # Class ids, of the size of the JPEG.
     detections: Detections | None
     classes: str  # The most probable classes with their scores, a line each.
+    is_empty: bool  # Whether the frame has no result: a presenter had no output for it.
 
 
 def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:
@@ -69,8 +76,10 @@ def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:
     detections = _scaled(frame.result, frame, height, width) if isinstance(frame.result, Detections) else None
     classes = _class_lines(frame.result, card) if isinstance(frame.result, Classification) else ""
     image = mark_untrained(resized(image, width, height), card)
+    if frame.result is None:
+        image = stamp(image, "no output")
     jpeg = as_jpeg(image, reduction.quality)
-    return Drawing(image, reduction.quality, jpeg, height, width, mask, detections, classes)
+    return Drawing(image, reduction.quality, jpeg, height, width, mask, detections, classes, frame.result is None)
 
 
 def draw_log(scene: Scene, folder: Path) -> None:

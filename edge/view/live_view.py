@@ -18,9 +18,9 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import RunCounts
 from edge.presenting.presentation import Presentation, PresentedTick
-from edge.presenting.presented_run import output_result
+from edge.presenting.presented_run import tick_frame
 from edge.sinks.sink import FrameResult, Origin
-from edge.sinks.writer import MissingOutput, frame_result
+from edge.sinks.writer import frame_result
 from edge.view.viewer import ViewError, ViewSettings, ViewUpdate, bytes_per_s
 from shared import clock
 from shared.errors import SkylaneError
@@ -38,7 +38,7 @@ _PIPE_BYTES = 1 << 20  # Room for a frame, so that sending it takes one step.
 _MAX_ROWS = 64  # That wait; older ones are left out.
 _NO_COUNTS = RunCounts(0, 0, {}, {}, None)
 
-_Item = tuple[int, Callable[[], FrameResult | MissingOutput | None]]
+_Item = tuple[int, Callable[[], FrameResult | None]]
 
 
 class LiveView:
@@ -99,8 +99,8 @@ class LiveView:
         self._put((record.camera, False), lambda: frame_result(record, answer, origin, self._card))
 
     def presented(self, tick: PresentedTick) -> None:
-        """Shows the output of a presenter."""
-        self._put((tick.camera, True), lambda: output_result(tick, self._config))
+        """Shows the output of a presenter, or the image alone if there is none."""
+        self._put((tick.camera, True), lambda: tick_frame(tick, self._config))
 
     def ended(self, row: LatencyRow) -> None:
         """Shows the latency of a frame that has ended."""
@@ -108,7 +108,7 @@ class LiveView:
             self._rows.append(row)
             self._changed.notify()
 
-    def _put(self, place: tuple[str, bool], make: Callable[[], FrameResult | MissingOutput | None]) -> None:
+    def _put(self, place: tuple[str, bool], make: Callable[[], FrameResult | None]) -> None:
         with self._changed:
             self._frames[place] = clock.now_ns(), make
             self._changed.notify()
@@ -172,7 +172,7 @@ class LiveView:
         counts = self.counts()
         return ViewUpdate(
             clock.now_ns(),
-            [(time_ns, frame) for time_ns, frame in made if isinstance(frame, FrameResult)],
+            [(time_ns, frame) for time_ns, frame in made if frame is not None],
             [csv_fields(row) for row in rows],
             {outcome.value: number for outcome, number in counts.outcomes.items()},
             counts.in_flight,

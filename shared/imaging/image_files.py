@@ -121,15 +121,20 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
 
 
 def stamp_untrained(rgb: ImageArray) -> ImageArray:
-    """Returns a copy of an H×W×3 RGB image with the text "untrained weights", a third of its width, at the top left."""
+    """Returns a copy of an H×W×3 RGB image with the text "untrained weights"."""
+    return stamp(rgb, UNTRAINED)
+
+
+def stamp(rgb: ImageArray, text: str) -> ImageArray:
+    """Returns a copy of an H×W×3 RGB image with a text, a third of its width, at the top left."""
     stamped = rgb.copy()
-    (width, height), _ = cv2.getTextSize(UNTRAINED, _FONT, 1.0, 2)
+    (width, height), _ = cv2.getTextSize(text, _FONT, 1.0, 2)
     scale = max(0.3, rgb.shape[1] / 3 / width)
     left, bottom = round(8 * scale), round(1.5 * height * scale)
     thickness = max(1, round(2 * scale))
     outline = max(1, round(scale))
     # A black outline keeps the text legible. It is not drawn as thicker text, which some OpenCV versions space wider.
     for dx, dy in product((-outline, 0, outline), repeat=2):
-        cv2.putText(stamped, UNTRAINED, (left + dx, bottom + dy), _FONT, scale, _BLACK, thickness, cv2.LINE_AA)
-    cv2.putText(stamped, UNTRAINED, (left, bottom), _FONT, scale, _WHITE, thickness, cv2.LINE_AA)
+        cv2.putText(stamped, text, (left + dx, bottom + dy), _FONT, scale, _BLACK, thickness, cv2.LINE_AA)
+    cv2.putText(stamped, text, (left, bottom), _FONT, scale, _WHITE, thickness, cv2.LINE_AA)
     return stamped

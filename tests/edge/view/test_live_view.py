@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,12 @@ def tick(sequence: int) -> PresentedTick:
     )  # fmt: skip
 
 
+def missing(sequence: int) -> PresentedTick:
+    """Returns a tick of another camera without an output."""
+    output = Output(OutputOrigin.NONE, reason="result too old")
+    return replace(tick(sequence), camera="/right", output=output, age_ns=None)
+
+
 def everything(view: LiveView) -> Callable[[], None]:
     """Returns a function that shows the next frame, output and row."""
     numbers = count()
@@ -70,6 +77,7 @@ def everything(view: LiveView) -> Callable[[], None]:
         number = next(numbers)
         show(view, record(number))
         view.presented(tick(number))
+        view.presented(missing(number))
         view.ended(row(number))
 
     return act
@@ -89,7 +97,16 @@ def test_rerun_shows_frames_masks_outputs_and_latency(tmp_path: Path, log_lines:
 
             reader.wait_for(grown)
     seen = read_rrd(tmp_path / "seen.rrd")
-    expected = {"/left/result/mask", "/left/presented", "/latency", "/age/result", "/frames", "/in_flight", "/about"}
+    expected = {
+        "/left/result/mask",
+        "/left/presented",
+        "/right/presented",
+        "/latency",
+        "/age/result",
+        "/frames",
+        "/in_flight",
+        "/about",
+    }
     assert seen.keys() >= expected
     (classes,) = seen["/"]
     assert [
@@ -106,6 +123,7 @@ def test_rerun_shows_frames_masks_outputs_and_latency(tmp_path: Path, log_lines:
 def test_foxglove_shows_frames_masks_outputs_and_latency(log_lines: LogLines) -> None:
     """A client of its protocol receives them."""
     expected = {"/left/result/image", "/left/result/mask", "/left/result/overlay", "/left/presented/image", "/latency"}
+    expected |= {"/right/presented/image", "/right/presented/overlay"}  # The image alone, as there is no output.
     with watched("foxglove", log_lines) as (view, address):
         reader = FoxgloveReader(address)
         reader.read_until(lambda it: it.topics() >= expected | {"/frames", "/age"}, everything(view))
