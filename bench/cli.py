@@ -34,27 +34,13 @@ BENCHES = {
         ("vehicle", "bench.vehicle", "Measure the vehicle's time per frame and its memory."),
     )
 }
-_MOVED = {  # Former commands, which for one release name what replaces them.
-    "faults": "make faults [ONLY='half-open 13'] [SEED=7]",
-    "soak": "make soak [MINUTES=240] [SEED=7]",
-}
 
 
 class _BenchGroup(LazyGroup):
     """The benchmarks, among them those that the wheel does not contain."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See LazyGroup; the former name of a command is accepted."""
-        if cmd_name == "doors":
-            from bench.harness import renamed_command  # noqa: PLC0415 (keeps `skylane bench --help` fast)
-
-            gateway = super().get_command(ctx, "gateway")
-            assert gateway is not None
-            return renamed_command("doors", gateway)
-        if cmd_name in _MOVED:
-            raise click.UsageError(
-                f"'skylane bench {cmd_name}' has moved; in a checkout of the repository, run: {_MOVED[cmd_name]}"
-            )
+        """See LazyGroup."""
         if cmd_name in ("baselines", "peers") and find_spec(f"bench.{cmd_name}") is None:
             raise BenchError(
                 f"'skylane bench {cmd_name}' needs a checkout of the repository, which contains the systems it compares with: "

@@ -25,7 +25,7 @@ from ops.broker.broker import BrokerKind
 from rosbag_tools.drive.recording import sample_bag
 from shared.errors import SkylaneError
 from shared.files import check_writable
-from shared.flags import FiniteRange, WholeRange, warn_renamed
+from shared.flags import FiniteRange, WholeRange
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
 from shared.quiet import progress_console
@@ -45,7 +45,6 @@ JSON_FILE = click.Option(
     help="Write the result to this file as JSON.",
 )
 _OPTION, _DRIVE = "option", "drive"
-_FORMER = "former_"
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
 Samples = Mapping[str, Sequence[float]]  # Samples of one candidate in one round, by measure.
@@ -81,9 +80,6 @@ def bench_command(
     def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
         if path is not None:
             check_writable(path, "--json")
-        for former in [each for each in settings if each.startswith(_FORMER)]:
-            current = former.removeprefix(_FORMER)
-            settings[current] = settings.pop(former) or settings[current]
         for bag_name, drive_frames in drives.items():
             settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
         with progress_console().status("preparing") as status, BenchRun(status.update) as bench_run:
@@ -93,17 +89,6 @@ def bench_command(
             sys.exit(1)
 
     return click.Command(name, callback=run, params=[*_parameters(plan), json], help=inspect.getdoc(measure))
-
-
-def renamed_command(old: str, command: click.Command) -> click.Command:
-    """Returns a hidden command with the old name of another one, which warns and then runs it."""
-
-    def run(**settings: Any) -> None:
-        warn_renamed(f"bench {old}", f"bench {command.name}")
-        assert command.callback is not None
-        command.callback(**settings)
-
-    return click.Command(old, callback=run, params=command.params, help=command.help, hidden=True)
 
 
 def plan_record(plan: Any) -> dict[str, Any]:
@@ -120,7 +105,7 @@ def plan_record(plan: Any) -> dict[str, Any]:
 def option(default: Any = None, **keywords: Any) -> Any:
     """A field that is an option; a callable `default` is called for every plan.
 
-    `keywords`: those of click.Option, `flag` for another name than the field's, and `old` for a former name.
+    `keywords`: those of click.Option, and `flag` for another name than the field's.
     """
     return field(**{"default_factory" if callable(default) else "default": default}, metadata={_OPTION: keywords})
 
@@ -404,21 +389,8 @@ def _parameters(plan: type[Any]) -> list[click.Parameter]:
     params: list[click.Parameter] = []
     for each in fields(plan):
         if _OPTION in each.metadata:
-            keywords = {"flag": f"--{each.name.replace('_', '-')}", "old": None, **each.metadata[_OPTION]}
-            flag, old = keywords.pop("flag"), keywords.pop("old")
+            keywords = {"flag": f"--{each.name.replace('_', '-')}", **each.metadata[_OPTION]}
+            flag = keywords.pop("flag")
             default = each.default if each.default_factory is MISSING else each.default_factory
             params.append(click.Option([flag, each.name], default=default, **keywords))
-            if old is not None:
-                params.append(_old_option(old, flag, each.name, keywords))
     return params
-
-
-def _old_option(old: str, flag: str, name: str, keywords: Mapping[str, Any]) -> click.Option:
-    """Returns a hidden option that sets another one and warns that it was renamed."""
-
-    def warn(_: click.Context, __: click.Parameter, value: Any) -> Any:
-        if value:
-            warn_renamed(old, flag)
-        return value
-
-    return click.Option([old, f"{_FORMER}{name}"], callback=warn, **{**keywords, "hidden": True})

@@ -77,7 +77,7 @@ class GatewayPlan:
     model: str = harness.model()
     engine: str | None = harness.engine()
     transports: tuple[str, ...] = harness.choices(
-        tuple(TRANSPORTS), tuple(TRANSPORTS), "Transport to use (repeatable). [all]", "--transport", old="--door"
+        tuple(TRANSPORTS), tuple(TRANSPORTS), "Transport to use (repeatable). [all]", "--transport"
     )
     clients: int = harness.number(8, 1, 64, "Number of clients.")
     window: int = harness.number(2, 1, 64, "Unanswered frames per client.")

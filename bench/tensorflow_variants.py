@@ -102,9 +102,7 @@ class TensorFlowPlan:
     models: Path = harness.models()
     model: str = harness.model()
     rounds: int = harness.rounds(11)
-    variants: tuple[str, ...] = harness.choices(
-        VARIANTS, (), "Variant to measure (repeatable). [all]", "--variant", old="--way"
-    )
+    variants: tuple[str, ...] = harness.choices(VARIANTS, (), "Variant to measure (repeatable). [all]", "--variant")
     limit_s: float = harness.number(
         60.0,
         1.0,

@@ -25,8 +25,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
-_RENAMED = f"{__name__}.renamed"  # Key of a context's `meta` for the values of renamed flags.
-
 
 class ValidatedText(click.ParamType):  # type: ignore[type-arg]  # Generic only in the newest click.
     """Text that `check` accepts, passed on unchanged."""
@@ -121,25 +119,6 @@ def key_options(section: type[BaseModel], heading: str, *keys: str) -> Callable[
     return decorate
 
 
-def warn_renamed(old: str, new: str) -> None:
-    """Warns on standard error that a flag or command has a new name."""
-    click.echo(f"warning: {old} is now called {new}, and the next release will refuse it", err=True)
-
-
-def renamed_option(old: str, new: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Returns a hidden option that accepts `old`, the name of the flag `new` in earlier releases, with a warning.
-
-    `override` gets the value under the key of `new`, unless that flag is given as well.
-    """
-
-    def redirect(context: click.Context, _: click.Parameter, value: Any) -> None:
-        if value is not None:
-            warn_renamed(old, new)
-            context.meta.setdefault(_RENAMED, {})[new.lstrip("-").replace("-", "_")] = value
-
-    return click.option(old, hidden=True, expose_value=False, callback=redirect, **attributes)
-
-
 def number(section: type[BaseModel], key: str) -> "click.ParamType[Any]":
     """Returns the type of a flag for a numeric key, with the range of the section's field."""
     field = section.model_fields[key]
@@ -164,8 +143,6 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
         click.UsageError: a value is not valid. The message names the flag, or the key if the value is from the section.
     """
     given = {key: value for key, value in flags.items() if value is not None and value != ()}
-    if (context := click.get_current_context(silent=True)) is not None:
-        given = context.meta.get(_RENAMED, {}) | given
     try:
         return type(section).model_validate(section.model_dump(exclude_unset=True) | given)
     except ValidationError as error:

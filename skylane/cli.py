@@ -49,15 +49,10 @@ _MODEL_COMMANDS = {"batch", "bench", "cloud", "demo", "model", "study"}  # Faste
 _FRAME_COMMANDS = _MODEL_COMMANDS | {"edge", "send"}  # Allocate megabytes per frame.
 
 
-def _current_name(flag: str) -> str:
-    """Returns the name of a flag for one of earlier releases, which stays valid; click calls it without the dashes."""
-    return "topic" if flag == "topics" else flag
-
-
 @click.group(
     cls=LazyGroup,
     entries=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _current_name},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="skylane")
 def skylane() -> None:

@@ -97,12 +97,11 @@ class FreshnessPlan:
     model: str = harness.option(
         "road-small",
         flag="--remote",
-        old="--model",
         show_default=True,
         help=f"Name of the remote model; with --drive also `{TRUTH}`: its results are the true labels.",
     )
     local_model: str | None = harness.option(
-        flag="--local", old="--local-model", help="Name of the vehicle's own model. [road-tiny; with --drive, none]"
+        flag="--local", help="Name of the vehicle's own model. [road-tiny; with --drive, none]"
     )
     local_side: int | None = harness.option(
         type=WholeRange(8, 8192),

@@ -18,7 +18,7 @@ from edge.upload.client import UploadClient, UploadSettings, check_images, find_
 from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
-from shared.flags import ValidatedText, WholeRange, key_options, override, renamed_option
+from shared.flags import ValidatedText, key_options, override
 from shared.logs import configure_logging, get_logger
 from shared.mqtt.broker_options import NodeSection
 from shared.network.endpoint import Endpoint
@@ -50,7 +50,6 @@ class UnwritableError(SkylaneError):
     help="Address of a worker (repeatable).",
 )
 @_options("transport", "vehicle", "model", "model_version", "concurrency", "codec", "quality")
-@renamed_option("--places", "--concurrency", type=WholeRange(1, 64))
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for images with their results drawn on."
 )

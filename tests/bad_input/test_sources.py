@@ -49,10 +49,9 @@ def test_unknown_source_type_is_reported_with_the_known_ones(
     assert ".mcap" in fails("edge", "play", tmp_path / name)
 
 
-@pytest.mark.parametrize("flag", ["--topic", "--topics"])  # Its name, and that of earlier releases.
-def test_unknown_topic_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path, flag: str) -> None:
+def test_unknown_topic_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
     """Topics are long and easily mistyped."""
-    line = fails("edge", "play", _bag(tmp_path / "drive"), flag, "/sensors/camera/lfet/image_raw")
+    line = fails("edge", "play", _bag(tmp_path / "drive"), "--topic", "/sensors/camera/lfet/image_raw")
     assert "/sensors/camera/lfet/image_raw" in line
     assert "did you mean" in line
     assert "/sensors/camera/left/image_raw" in line

@@ -190,15 +190,3 @@ def test_the_vehicle_name_must_match_the_token(
         )
     assert "6 answered" in own.output
     assert "does not allow the name send" in " ".join(others.output.split())
-
-
-def test_the_former_name_of_concurrency_is_accepted_with_a_warning(folder: Path, tmp_path: Path) -> None:
-    """Scripts of the previous release go on, and their authors learn the new name."""
-    lines = tmp_path / "lines.jsonl"
-    with open_gateway(model()) as worker:
-        done = send_images(folder, lines, "--nodes", worker.grpc, "--places", "1")
-    assert "warning: --places is now called --concurrency" in done.stderr
-    assert "6 answered" in done.output
-    refused = send_images(folder, lines, "--nodes", worker.grpc, "--places", "65")
-    assert "Invalid value for '--places': 65 is too large: give a whole number from 1 to 64" in refused.stderr
-    assert "--places" not in CliRunner().invoke(send, ["--help"]).output
