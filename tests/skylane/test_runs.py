@@ -70,7 +70,8 @@ def test_runs_of_the_same_name_get_different_ones(run: Path, tmp_path: Path) -> 
     copies = [write_streaming_run(tmp_path / parent / "demo") for parent in "ab"]
     names = skylane.compare(copies).index.get_level_values("run").unique()
     assert list(names) == ["a/demo", "b/demo"]
-    assert skylane.differences([run]).empty
+    with pytest.raises(SkylaneError, match="give two runs or more"):
+        skylane.differences([run])
 
 
 def test_the_accuracy_is_that_of_the_report(tmp_path: Path) -> None:
