@@ -7,7 +7,8 @@ from analysis.report.chapters.traces import axis, axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.number_format import number
 from bench.freshness.freshness_bench import DEDELAYED, FUSE, WARP
-from bench.freshness.replay import CEILING, EVERY, HOLD, LOCAL
+from bench.freshness.replay import CEILING, EVERY, LOCAL
+from shared.runlog.presented_log import HOLD
 
 _FINE = "warp-fine"
 _STYLES: dict[str, dict[str, Any]] = {

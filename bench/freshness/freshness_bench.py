@@ -27,7 +27,6 @@ from bench.freshness.replay import (
     AGES_MS,
     CEILING,
     FAST_RATE_HZ,
-    HOLD,
     LINKS,
     LOCAL,
     NS_PER_MS,
@@ -53,7 +52,7 @@ from ops.processes.child import BenchError
 from shared.files import file_sha256
 from shared.flags import WholeRange
 from shared.models.repository import Repository
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import HOLD, OutputOrigin
 from shared.runtime.machine import commit, usable_cores
 from shared.terminal_table import Table, result_table
 

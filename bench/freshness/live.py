@@ -130,11 +130,11 @@ def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
         if row.tick in masks:
             live.add(drive.truths[row.tick], masks[row.tick], origin=row.origin, age_ns=row.age_ns, drive=drive.name)
     parts = PresenterParts(drive.card, drive.local_output, plan.fusion, drive.local_card)
-    made = next(iter(presented_outputs(run).values()))
+    (made,) = presented_outputs(run).values()
     newest, shown = at_ticks(made, made), masks
     if plan.presenter == HOLD:
         frames = load_run(run).frames
-        newest = next(iter(held_outputs(frames, own_outputs(frames)).values()))
+        newest = [tick for ticks in held_outputs(frames, own_outputs(frames)).values() for tick in ticks]
         shown = dict(enumerate(drive.remote))  # What the worker gives.
     at_tick = StreamingScores(drive.card.labels.names)
     for tick in newest:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from bench.freshness.recording import RecordedDrive
-from bench.freshness.replay import outputs, presented, score, undelayed, usable_sources
+from bench.freshness.replay import MadeOutput, at_the_tick, outputs, presented, score, undelayed, usable_sources
 from edge.presenting.presenter import HoldPresenter, PresenterParts
 from ops.link.arrivals import ResultArrivals, after
 from shared.runlog.presented_log import OutputOrigin
@@ -33,6 +33,17 @@ def test_a_held_result_is_scored_against_the_labels_of_now(drive: RecordedDrive)
         assert scored.age_ns == 4 * drive.period_ns
         assert scored.tallies[1].tolist() == np.bincount(drive.truths[tick].ravel(), minlength=12).tolist()
         assert scored.tallies[2].tolist() == np.bincount(held_mask.ravel(), minlength=12).tolist()
+
+
+def test_at_the_tick_an_output_that_takes_time_counts_one_tick_late(drive: RecordedDrive) -> None:
+    """A held result counts as soon as it is there; both stay where nothing newer is made."""
+    made = [MadeOutput(), *undelayed(drive.remote[1:3], OutputOrigin.WARPED), MadeOutput()]
+    made += undelayed(drive.remote[4:], OutputOrigin.WARPED)
+    period = drive.period_ns
+    late, at_once = (at_the_tick(drive, made, takes_time=takes_time) for takes_time in (True, False))
+    assert [each.age_ns for each in late[:7]] == [None, None, period, period, 2 * period, period, period]
+    assert [each.age_ns for each in at_once[:7]] == [None, 0, 0, period, 0, 0, 0]
+    assert late[4].mask is made[2].mask is at_once[3].mask
 
 
 def test_ticks_before_the_first_result_are_missing(drive: RecordedDrive) -> None:
