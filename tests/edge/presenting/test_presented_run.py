@@ -141,10 +141,10 @@ def test_the_summary_says_what_outputs_were_made_of(tmp_path: Path) -> None:
     ticks = [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2), _tick(3, OutputOrigin.WARPED)]
     at = [10**9 * number for number in range(4)]
     after = (0, 500_000_000, 20_000_000, 30_000_000)
-    times = [{"due_ns": due, "presented_ns": due + late} for due, late in zip(at, after, strict=True)]
-    recorder = _record(
-        tmp_path, [replace(tick, **each) for tick, each in zip(ticks, times, strict=True)], first_ns=at[1]
-    )
+    timed = [
+        replace(tick, due_ns=due, presented_ns=due + late) for tick, due, late in zip(ticks, at, after, strict=True)
+    ]
+    recorder = _record(tmp_path, timed, first_ns=at[1])
     assert list(recorder.lines()) == [
         "At the tick: 3 of 4 frames had an output that was ready when they were due",
         "For the tick: 3 of 4 frames got an output (2 remote, 1 warped), ready 30 ms after they were due (p50; p95 453 ms)",
