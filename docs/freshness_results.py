@@ -7,7 +7,8 @@ from analysis.report.chapters.traces import axis, axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.number_format import number
 from bench.freshness.freshness_bench import DEDELAYED, FUSE, WARP
-from bench.freshness.replay import CEILING, EVERY, HOLD, LOCAL
+from bench.freshness.replay import CEILING, EVERY, LOCAL
+from shared.runlog.presented_log import HOLD
 
 _FINE = "warp-fine"
 _STYLES: dict[str, dict[str, Any]] = {
@@ -30,10 +31,10 @@ Result = Mapping[str, Any]  # The JSON of the bench.
 def blocks(result: Result) -> dict[str, Iterator[str]]:
     """Returns the lines of each block of the page."""
     return {
-        "ages": _table("age of the results", [(f"{case['age_ms']} ms", case) for case in result["ages"]]),
+        **_tables("ages", "age of the results", [(f"{case['age_ms']} ms", case) for case in result["ages"]]),
         "margins": _margins(result),
         "targets": _targets(result),
-        "links": _table("link", [(_link(case), case) for case in result["links"]]),
+        **_tables("links", "link", [(_link(case), case) for case in result["links"]]),
         "outage": _outage(result["outage"]),
         "live": _live(result.get("live", [])),
         "classes": _classes(next(case for case in result["ages"] if case["age_ms"] == _CLASSES_AT_MS)),
@@ -48,11 +49,12 @@ def charts(result: Result) -> tuple[Chart, ...]:
 def summary(result: Result) -> str:
     """Returns the accuracy of each presenter at one age, in one sentence."""
     case = next(case for case in result["ages"] if case["age_ms"] == _CLASSES_AT_MS)
-    values = {name: _with_interval(each["mean_iou"]) for name, each in case["candidates"].items()}
+    made, ready = (_values(each) for each in (case, _at_tick(case)))
     return (
-        f"On synthetic drives, masks that are {_CLASSES_AT_MS} ms old have a mean IoU of {values[HOLD]} against the labels of now if they are held, "
-        f"{values[WARP]} if they are warped, and {values[FUSE]} if they are fused with the local model's, which alone reaches "
-        f"{values[LOCAL]}; without any delay it would be {values[CEILING]} ({_n(result, case)})."
+        f"On synthetic drives, masks that are {_CLASSES_AT_MS} ms old have a mean IoU of {ready[HOLD]} at the tick if they are held, "
+        f"{ready[WARP]} if they are warped, and {ready[FUSE]} if they are fused with the local model's, which alone reaches "
+        f"{ready[LOCAL]}. For the tick, it is {made[WARP]} if they are warped, {made[FUSE]} if they are fused, and {made[LOCAL]} "
+        f"with the local model alone. Without any delay it would be {made[CEILING]} ({_n(result, case)})."
     )
 
 
@@ -60,8 +62,8 @@ def real_blocks(perfect: Result, network: Result) -> dict[str, Iterator[str]]:
     """Returns the lines of the blocks about a real drive, with perfect results and with those of a network."""
     case = _nearest(perfect)
     return {
-        "real-perfect": _table("age of the results", [(f"{each['age_ms']} ms", each) for each in perfect["ages"]]),
-        "real-network": _table("age of the results", [(f"{each['age_ms']} ms", each) for each in network["ages"]]),
+        **_tables("real-perfect", "age of the results", [(f"{each['age_ms']} ms", each) for each in perfect["ages"]]),
+        **_tables("real-network", "age of the results", [(f"{each['age_ms']} ms", each) for each in network["ages"]]),
         "real-classes": _classes(case),
     }
 
@@ -70,15 +72,32 @@ def real_summary(perfect: Result, network: Result) -> str:
     """Returns the accuracy on a real drive, in one paragraph."""
     drive = perfect["real_drives"][0]
     case, of_network = _nearest(perfect), _nearest(network)
-    values = {name: _with_interval(each["mean_iou"]) for name, each in case["candidates"].items()}
-    others = {name: _with_interval(each["mean_iou"]) for name, each in of_network["candidates"].items()}
+    made, ready = (_values(each) for each in (case, _at_tick(case)))
+    others, others_ready = (_values(each) for each in (of_network, _at_tick(of_network)))
     return (
         f"On a real drive (CamVid 0016E5: one drive, {drive['labelled']} labelled frames at {number(drive['rate_hz'], 0)} Hz), masks "
-        f"that are {case['age_ms']} ms old and were perfect have a mean IoU of {values[HOLD]} against the labels of now if they are "
-        f"held, {values[WARP]} if they are warped, and {values[_FINE]} with `warp-fine`. With a real network, which reaches only "
-        f"{others[CEILING]} on this drive without any delay, it is {others[HOLD]} held and {others[WARP]} warped (95 % intervals "
-        "over blocks of the one drive)."
+        f"that are {case['age_ms']} ms old and were perfect have a mean IoU of {ready[HOLD]} at the tick if they are held, and "
+        f"{ready[WARP]} if they are warped ({ready[_FINE]} with `warp-fine`). For the tick, warped ones have {made[WARP]} "
+        f"({made[_FINE]} with `warp-fine`). With a real network, which reaches only {others[CEILING]} on this drive without any "
+        f"delay, it is {others_ready[HOLD]} held and {others_ready[WARP]} warped at the tick, and {others[WARP]} warped for the "
+        "tick (95 % intervals over blocks of the one drive)."
     )
+
+
+def _values(case: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _with_interval(each["mean_iou"]) for name, each in case["candidates"].items()}
+
+
+def _at_tick(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what was measured at the tick; dashes where only the measure for the tick is known, as in earlier versions."""
+    unknown = {"value": None, "low": None, "high": None}
+    nothing = {"mean_iou": unknown, "origins": {}}
+    return case.get("at_tick") or {
+        "ticks": "–",
+        "candidates": dict.fromkeys(case.get("candidates", ()), nothing),
+        "margins": {FUSE: dict.fromkeys((LOCAL, HOLD), unknown)},
+        "within": dict.fromkeys(case.get("within", ()), nothing),
+    }
 
 
 def _nearest(result: Result) -> Mapping[str, Any]:
@@ -87,6 +106,12 @@ def _nearest(result: Result) -> Mapping[str, Any]:
 
 def _n(result: Result, case: Mapping[str, Any]) -> str:
     return f"{len(result['drives'])} drives, {case['ticks']} ticks, 95 % intervals over the drives"
+
+
+def _tables(block: str, heading: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Iterator[str]]:
+    """Returns the lines of the tables of both measures."""
+    at_tick = [(label, {**case, **_at_tick(case)}) for label, case in rows]
+    return {f"{block}-at-tick": _table(heading, at_tick), f"{block}-for-tick": _table(heading, rows)}
 
 
 def _table(heading: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
@@ -99,14 +124,16 @@ def _table(heading: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Itera
 
 
 def _margins(result: Result) -> Iterator[str]:
-    yield "| | over the local model only | over holding remote results |"
-    yield "| --- | ---: | ---: |"
+    names = {LOCAL: "over the local model only", HOLD: "over holding remote results"}
+    yield "".join(
+        f"| {text}, {measure} " for measure in ("at the tick", "for the tick") for text in names.values()
+    ).join(("| ", "|"))
+    yield "| --- | ---: | ---: | ---: | ---: |"
     for case in result["ages"]:
-        margins = case["margins"][FUSE]
-        cells = [_points(margins[name]) for name in (LOCAL, HOLD)]
+        cells = [_points(each["margins"][FUSE][name]) for each in (_at_tick(case), case) for name in names]
         yield f"| fuse, {case['age_ms']} ms | " + " | ".join(cells) + " |"
-    dedelayed = (f"{100 * DEDELAYED[name]:+.1f}" for name in (LOCAL, HOLD))
-    yield f"| Dedelayed, {_DEDELAYED_AT_MS} ms (BDD100K) | " + " | ".join(dedelayed) + " |"
+    dedelayed = (f"{100 * DEDELAYED[name]:+.1f}" for name in names)
+    yield f"| Dedelayed, {_DEDELAYED_AT_MS} ms (BDD100K) | | | " + " | ".join(dedelayed) + " |"
 
 
 def _targets(result: Result) -> Iterator[str]:
@@ -121,18 +148,25 @@ def _outage(outage: Mapping[str, Any]) -> Iterator[str]:
     names = [name for name in _STYLES if name in outage["within"]]
     yield "| | " + " | ".join(_title(name) for name in names) + " |"
     yield "| --- |" + " ---: |" * len(names)
-    within = [outage["within"][name] for name in names]
-    yield "| mean IoU | " + " | ".join(_with_interval(each["mean_iou"], "<br>") for each in within) + " |"
-    yield "| outputs by origin | " + " | ".join(_origins(each["origins"]) for each in within) + " |"
+    for measure, part in (("at the tick", _at_tick(outage)), ("for the tick", outage)):
+        within = [part["within"][name] for name in names]
+        yield (
+            f"| mean IoU {measure} | " + " | ".join(_with_interval(each["mean_iou"], "<br>") for each in within) + " |"
+        )
+        yield f"| outputs {measure} by origin | " + " | ".join(_origins(each["origins"]) for each in within) + " |"
 
 
 def _live(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| presenter | drives | ticks | live | replayed | |"
-    yield "| --- | ---: | ---: | ---: | ---: | --- |"
+    yield "| presenter | drives | ticks | live, for the tick | replayed | | ready after due, p50 / p95 | live, at the tick |"
+    yield "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |"
     for run in runs:
         live, replayed = number(run["live"], 3), _with_interval(run["replayed"])
         verdict = "confirmed" if run["is_confirmed"] else "**not confirmed**"
-        yield f"| {run['presenter']} | {run['drives']} | {run['ticks']} | {live} | {replayed} | {verdict} |"
+        times = run.get("after_due_ms", {})
+        after = " / ".join(number(times.get(key, float("nan")), 0) for key in ("median", "p95"))
+        at_tick = number(run.get("live_at_tick", float("nan")), 3)
+        cells = [run["presenter"], run["drives"], run["ticks"], live, replayed, verdict, f"{after} ms", at_tick]
+        yield f"| {' | '.join(map(str, cells))} |"
 
 
 def _classes(case: Mapping[str, Any]) -> Iterator[str]:
@@ -145,10 +179,13 @@ def _classes(case: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _age_chart(ages: Sequence[Mapping[str, Any]]) -> Chart:
-    """Shows the streaming mean IoU of each candidate by the age of the results, with intervals."""
+    """Shows the streaming mean IoU of each candidate by the age of the results, with intervals: at the tick, if measured."""
+    measure, cases = "for the tick", ages
+    if all(case.get("at_tick") for case in ages):
+        measure, cases = "at the tick", [case["at_tick"] for case in ages]
     traces = []
     for name, style in _STYLES.items():
-        found = [case["candidates"][name]["mean_iou"] for case in ages if name in case["candidates"]]
+        found = [case["candidates"][name]["mean_iou"] for case in cases if name in case["candidates"]]
         if not found:
             continue
         values = [each["value"] for each in found]
@@ -168,13 +205,13 @@ def _age_chart(ages: Sequence[Mapping[str, Any]]) -> Chart:
         )
     layout = {
         "xaxis": axis_from_zero("age of the results, ms"),
-        "yaxis": axis("streaming mean IoU", range=[0.2, 0.9]),
+        "yaxis": axis(f"streaming mean IoU {measure}", range=[0.2, 0.9]),
     }
-    return Chart("results-freshness", "Streaming mean IoU by the age of the results", tuple(traces), layout)
+    return Chart("results-freshness", f"Streaming mean IoU {measure} by the age of the results", tuple(traces), layout)
 
 
 def _outage_chart(outage: Mapping[str, Any]) -> Chart:
-    """Shows the streaming mean IoU in every second of the drives with an outage."""
+    """Shows the streaming mean IoU for the tick in every second of the drives with an outage."""
     begin_s, end_s = outage["begin_s"], outage["end_s"]
     traces = [
         {
@@ -191,10 +228,16 @@ def _outage_chart(outage: Mapping[str, Any]) -> Chart:
     shade = {"type": "rect", "xref": "x", "yref": "paper", "x0": begin_s, "x1": end_s, "y0": 0, "y1": 1}
     layout = {
         "xaxis": axis("time, s (shaded: no link)"),
-        "yaxis": axis_from_zero("streaming mean IoU"),
+        "yaxis": axis_from_zero("streaming mean IoU for the tick"),
         "shapes": [{**shade, "fillcolor": "#e6e8eb", "line": {"width": 0}, "layer": "below"}],
     }
-    return Chart("results-freshness-outage", "Streaming mean IoU through an outage", tuple(traces), layout, height=320)
+    return Chart(
+        "results-freshness-outage",
+        "Streaming mean IoU for the tick through an outage",
+        tuple(traces),
+        layout,
+        height=320,
+    )
 
 
 def _title(name: str) -> str:
@@ -220,4 +263,6 @@ def _with_interval(estimate: Mapping[str, Any], separator: str = " ") -> str:
 
 def _points(estimate: Mapping[str, Any]) -> str:
     value, low, high = (None if estimate[key] is None else 100 * estimate[key] for key in ("value", "low", "high"))
+    if value is None:
+        return number(float("nan"))
     return f"{value:+.1f}" + ("" if low is None else f" ({low:+.1f} to {high:+.1f})")

@@ -50,7 +50,7 @@ class LateResults:
 
     video: Path
     age_ms: float  # Median age of the results.
-    accuracy: str  # The mean IoU of both over all frames, as the end of a sentence; empty without true labels.
+    accuracy: str  # The mean IoU of both for the tick, as the end of a sentence; empty without true labels.
 
 
 def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults:
@@ -114,9 +114,9 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
     age_ms = float(np.median([row.age_ns for row in rows.values() if row.age_ns is not None])) / 1e6
     if truth is None:
         return LateResults(path, age_ms, "")
-    return LateResults(
-        path, age_ms, f"; mean IoU {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive"
-    )
+    late_ms = float(np.median([(row.presented_ns or 0) - (row.due_ns or 0) for row in rows.values()])) / 1e6
+    text = f"; mean IoU for the tick {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive, ready "
+    return LateResults(path, age_ms, f"{text}{late_ms:.0f} ms after due (p50)")
 
 
 def _frames(recording: Path) -> Iterator[tuple[Frame, Frame | None]]:

@@ -66,8 +66,9 @@ def play(
     Yields:
         Without a presenter, a FrameResult for each frame with a result: its `image` (the model's input, RGB H×W×3 uint8) and the
         `result` (H×W uint8 class ids for a segmentation), with `camera`, `sequence`, `stamp_ns` and `origin` (`worker`, `reused`
-        or `local`). With `present`, a PresentedTick for every frame when it is due: the same, with the `age_ns` of the result;
-        without an output, its `result` is None and `reason` says why.
+        or `local`). With `present`, a PresentedTick for every frame: the same, made for the frame, with the `age_ns` of the
+        result and `after_due_ns`, the time after due at which it was ready; without an output, its `result` is None and
+        `reason` says why.
 
     Raises:
         SkylaneError: a setting is wrong. Raised by the loop: the run could not begin, or had a fault, after the last result.

@@ -63,11 +63,13 @@ class Run:
         return outputs.astype({name: "Int64" for name in outputs if name.endswith(("_ns", "_index", "_sequence"))})
 
     def accuracy(self, truth: Path | str) -> pd.DataFrame:
-        """Scores the run against the true labels in a bag: at each tick, what the vehicle could act on.
+        """Scores the run against the true labels in a bag, at the tick and for the tick.
 
         Returns:
-            A row for what is scored: `outputs` (of the presenter, or of holding the newest result), `held` and `ceiling` (each
-            result against the labels of its own frame, as if it took no time). `accuracy` is the mean IoU of masks or the
+            A row for what is scored: `at_tick` (the newest output that was ready when the tick was due; without a presenter the
+            newest result), `held` (holding the newest result), `ceiling` (each result against the labels of its own frame, as
+            if it took no time) and, with a presenter, `for_tick` (the output made for the tick, ready `attrs["after_due_ms"]`
+            after the tick was due: p50, p95). `accuracy` is the mean IoU of masks or the
             mean average precision of boxes, with its 95 % interval in `accuracy_low` and `accuracy_high`;
             `accuracy_all_ticks` counts ticks without an output as wrong. One more column for each class. `attrs` has the
             `metric`, the `scored` and `unscored` ticks and the `cautions`.
@@ -80,7 +82,7 @@ class Run:
         kinds = ("accuracy", "accuracy_all_ticks")
         rows = [_cells(**{kind: scores[name][kind] for kind in kinds}) | scores[name]["by_class"] for name in names]
         table = pd.DataFrame(rows, index=pd.Index(names, name="scored"))
-        table.attrs.update({key: scores[key] for key in ("metric", "scored", "unscored", "cautions")})
+        table.attrs.update({key: scores[key] for key in ("metric", "scored", "unscored", "cautions", "after_due_ms")})
         return table
 
 

@@ -54,7 +54,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     multiple=True,
     metavar="BAG",
     type=click.Path(path_type=Path),
-    help="Bag with true labels: adds the streaming accuracy of the outputs (for several runs: once, or once for each run).",
+    help="Bag with true labels: adds the streaming accuracy at and for the tick (for several runs: once, or once for each run).",
 )
 @MAP
 def report(

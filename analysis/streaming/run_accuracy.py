@@ -1,9 +1,9 @@
-"""Streaming accuracy of a run: its outputs against the true labels of their own tick, beside the ceiling and holding.
+"""Streaming accuracy of a run, at the tick and for the tick (`modelling.evaluation.streaming`), beside the ceiling and holding.
 
 Stored results and true labels are read from bags by their stamps, one message at a time.
 
 accuracy = run_accuracy(load_run(folder), truth)
-accuracy.outputs.accuracy(), accuracy.ceiling.accuracy()
+accuracy.at_tick.accuracy(), accuracy.ceiling.accuracy()
 """
 
 import math
@@ -21,14 +21,21 @@ import numpy.typing as npt
 from analysis.logs.run_log import RunLog
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.comparisons import TruthComparison, comparison_for, named_topic
-from analysis.streaming.tick_outputs import OutputsByCamera, TickOutput, held_outputs, own_outputs, presented_outputs
+from analysis.streaming.tick_outputs import (
+    OutputsByCamera,
+    TickOutput,
+    at_ticks,
+    held_outputs,
+    own_outputs,
+    presented_outputs,
+)  # fmt: skip
 from modelling.evaluation.bag_images import EvaluationError
 from modelling.evaluation.streaming import ScoredTicks
 from rosbag_tools.messages.ros_types import MalformedMessageError, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from shared.errors import SkylaneError
-from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin
+from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin
 
 T = TypeVar("T")
 
@@ -137,10 +144,6 @@ class StoredResults:
         self._topics = topics
         self._positions = positions
 
-    def frames(self, camera: str) -> npt.NDArray[np.int64]:
-        """Returns the sequence numbers of the frames of a camera whose result is stored."""
-        return np.array(sorted(self._positions.get(camera, ())), np.int64)
-
     def kept(self, camera: str, ticks: Sequence[TickOutput]) -> list[TickOutput]:
         """Returns the ticks of a camera whose result is stored."""
         positions = self._positions.get(camera, {})
@@ -190,36 +193,35 @@ class RunAccuracy:
     presenter: str  # Empty for a run without one.
     truth: Path
     comparison: TruthComparison
-    outputs: ScoredTicks[Any]  # The outputs of the presenter; for a run without one, the same as `held`.
-    held: ScoredTicks[Any]  # The newest result at each tick, a worker's or the local model's.
+    at_tick: ScoredTicks[
+        Any
+    ]  # At each tick, the newest output that was ready; without a presenter, and of `hold`, as `held`.
+    for_tick: ScoredTicks[Any] | None  # The output made for each tick, whenever it was ready; None without a presenter.
+    held: ScoredTicks[Any]  # At each tick, the newest result that had arrived, a worker's or the local model's.
     held_from_workers: ScoredTicks[Any] | None  # The same without those of the local model; None if it gave no result.
     ceiling: ScoredTicks[Any]  # Each result against the labels of its own frame, ignoring all delays.
-    ticks: Sequence[TickOutput]  # All ticks, also those that could not be scored.
-    scored: Sequence[TickOutput]  # The ticks of `outputs`.
+    ticks: Sequence[TickOutput]  # All ticks with the output made for them, or without a presenter with that of `held`.
+    scored: Sequence[TickOutput]  # The ticks of `at_tick`.
+    after_due_ms: npt.NDArray[np.float64]  # Times after the ticks of `for_tick` at which their outputs were ready.
     unscored: Mapping[str, int]  # Ticks that could not be scored, by reason.
     note: str  # Which classes were compared; empty if the truth has those of the model.
     cautions: Sequence[str]  # Doubts about the numbers.
 
     @property
     def missing(self) -> dict[str, int]:
-        """The number of ticks without an output, by reason."""
+        """The number of ticks for which no output was made, by reason."""
         reasons = Counter(tick.reason.partition(":")[0] for tick in self.ticks if tick.origin is OutputOrigin.NONE)
         return dict(reasons.most_common())
-
-    def outputs_from(self, sequence: int) -> ScoredTicks[Any]:
-        """Returns the scores of the outputs from a frame on."""
-        ticks = (
-            scored for scored, tick in zip(self.outputs.ticks, self.scored, strict=True) if tick.sequence >= sequence
-        )
-        return type(self.outputs)(self.outputs.names, ticks)
 
     def interval(self, scores: ScoredTicks[Any], *, with_missing: bool = False) -> IntervalEstimate:
         """Returns the accuracy of ticks of this run, with its interval for this run."""
         return self.comparison.interval(scores, with_missing=with_missing)
 
 
-def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None) -> RunAccuracy:
+def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None, *, warm_up: int = 0) -> RunAccuracy:
     """Scores the outputs of a run against the labels in the bag `truth`; `map_file` as in `comparison_for`.
+
+    The ceiling also has the frames of the warm-up.
 
     Raises:
         SkylaneError: The run has no stored results or does not name its classes, its task has no streaming accuracy, the
@@ -231,35 +233,48 @@ def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None) -> RunA
         results = stack.enter_context(stored_results(run.folder, comparison, own))
         labels = stack.enter_context(opened(truth, "the true labels cannot be read"))
         scorer = _Scorer(run, labels, comparison)
-        ceiling = scorer.score({camera: results.kept(camera, ticks) for camera, ticks in own.items()}, results)
-        outputs = held_outputs(run.frames, {camera: results.frames(camera) for camera in own})
-        found = held = scorer.score(outputs, results)
-        from_workers = None
+        stored = {camera: results.kept(camera, ticks) for camera, ticks in own.items()}
+        ceiling = scorer.score(stored, results)
+        outputs = _since(warm_up, held_outputs(run.frames, stored))
+        at_tick = held = scorer.score(outputs, results)
+        from_workers = for_tick = None
         if any(tick.origin is OutputOrigin.LOCAL for ticks in own.values() for tick in ticks):
-            remote = {camera: _remote(results.kept(camera, ticks)) for camera, ticks in own.items()}
-            from_workers = scorer.score(held_outputs(run.frames, remote), results).scores
+            remote = {camera: _remote(ticks) for camera, ticks in stored.items()}
+            from_workers = scorer.score(_since(warm_up, held_outputs(run.frames, remote)), results).scores
         presenter = ""
         if (run.folder / PRESENTED_NAME).exists():
             presenter = _presenter_name(run)
             outputs = presented_outputs(run.folder)
             presented = stack.enter_context(stored_results(run.folder / PRESENTED, comparison, outputs))
-            found = scorer.score(outputs, presented)
+            newest = {camera: at_ticks(ticks, ticks) for camera, ticks in outputs.items()}
+            outputs = _since(warm_up, outputs)
+            for_tick = scorer.score(outputs, presented)
+            if presenter != HOLD:
+                at_tick = scorer.score(_since(warm_up, newest), presented)
         ticks = [tick for rows in outputs.values() for tick in rows]
-        scorer.check(found, len(ticks))
+        scorer.check(at_tick, len(ticks))
         scorer.check(ceiling, ceiling.unscored.total() - ceiling.unscored[NO_LABELS])  # A few frames may have labels.
-        cautions = [*scorer.cautions(ceiling.scores, found, len(ticks)), *_not_stored(results, own)]
+        cautions = [*scorer.cautions(ceiling.scores, at_tick, len(ticks)), *_not_stored(results, own)]
+        if untimed := sum(tick.source is not None and None in (tick.ready_ns, tick.due_ns) for tick in ticks):
+            cautions.append(
+                f"{untimed:,} outputs of {PRESENTED_NAME} have no due_ns or presented_ns, so that it is not known when they "
+                "were ready: they count for their tick only, at no tick."
+            )
+    late_ms = np.array([tick.after_due_ms for tick in (for_tick.ticks if for_tick else ())], np.float64)
     return RunAccuracy(
         run=run.name,
         presenter=presenter,
         truth=truth,
         comparison=comparison,
-        outputs=found.scores,
+        at_tick=at_tick.scores,
+        for_tick=None if for_tick is None else for_tick.scores,
         held=held.scores,
         held_from_workers=from_workers,
         ceiling=ceiling.scores,
         ticks=ticks,
-        scored=found.ticks,
-        unscored=dict(found.unscored.most_common()),
+        scored=at_tick.ticks,
+        after_due_ms=late_ms[np.isfinite(late_ms)],
+        unscored=dict(at_tick.unscored.most_common()),
         note=comparison.note(),
         cautions=cautions,
     )
@@ -368,9 +383,13 @@ def _presenter_name(run: RunLog) -> str:
     return str(kind or "a presenter")
 
 
-def _remote(ticks: Sequence[TickOutput]) -> npt.NDArray[np.int64]:
-    """Returns the sequence numbers of the frames whose result is not the local model's."""
-    return np.array([tick.sequence for tick in ticks if tick.origin is not OutputOrigin.LOCAL], np.int64)
+def _since(sequence: int, outputs: OutputsByCamera) -> OutputsByCamera:
+    return {camera: [tick for tick in ticks if tick.sequence >= sequence] for camera, ticks in outputs.items()}
+
+
+def _remote(ticks: Sequence[TickOutput]) -> list[TickOutput]:
+    """Returns the results that are not the local model's."""
+    return [tick for tick in ticks if tick.origin is not OutputOrigin.LOCAL]
 
 
 def _not_stored(results: StoredResults, own: OutputsByCamera) -> list[str]:

@@ -1,16 +1,15 @@
-"""The outputs of a run by camera and tick: those of its presenter, or those that holding the newest result would have given."""
+"""The outputs of a run by camera and tick: those of its presenter, and those that holding the newest result would have given."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analysis.logs.run_log import frames_with_result, result_times_ns
 from modelling.evaluation.bag_images import EvaluationError
+from modelling.evaluation.streaming import newest_ready
 from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin, read_presented
 
@@ -44,30 +43,37 @@ class RunModel:
         return cls(task, tuple(map(str, names or ())), *map(int, sides))  # type: ignore[arg-type]  # Checked above.
 
 
-NO_RESULT = "no_result"  # The reason of a tick before the first result.
+NO_RESULT = "no_result"  # The reason of a tick before the first output.
 _NS_IN_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class TickOutput:
-    """The output that the vehicle could act on when a frame of one camera was due."""
+    """An output of one camera that counts at a tick, or that was made for it."""
 
     sequence: int
     due_ns: int | None  # None if a killed run does not know it; the same for the stamp.
     stamp_ns: int | None  # The stamp of the tick's frame, which is that of its labels.
     origin: OutputOrigin
     age_ns: int | None = None  # Time from the frame of the result to the tick; None without an output.
-    source: int | None = None  # The frame under which the result is stored; None without an output.
+    source: int | None = None  # The frame or tick under which the output is stored; None without an output.
     reason: str = ""  # The reason for a missing output.
-    processing_ms: float | None = None  # The time that the presenter took.
+    ready_ns: int | None = None  # The time at which the output was ready; None if it is unknown.
     flow: str = ""  # The size of the optical flow that moved it, or "none"; empty if it needed none.
+
+    @property
+    def after_due_ms(self) -> float:
+        """Time from the tick until its output was ready; NaN without one, and if it is unknown."""
+        if self.source is None or self.ready_ns is None or self.due_ns is None:
+            return float("nan")
+        return (self.ready_ns - self.due_ns) / _NS_IN_MS
 
 
 OutputsByCamera = Mapping[str, Sequence[TickOutput]]
 
 
 def presented_outputs(folder: Path) -> OutputsByCamera:
-    """Returns the outputs that the presenter of a run logged. Each is stored under its tick.
+    """Returns the output that the presenter of a run made for each tick, and logged. Each is stored under its tick.
 
     Raises:
         LogError: The log of outputs cannot be read.
@@ -84,7 +90,7 @@ def presented_outputs(folder: Path) -> OutputsByCamera:
                 (row.age_ns or 0) if has_output else None,
                 row.tick if has_output else None,
                 row.reason,
-                None if row.processing_ns is None else row.processing_ns / _NS_IN_MS,
+                row.presented_ns,
                 row.flow,
             )
         )
@@ -92,43 +98,44 @@ def presented_outputs(folder: Path) -> OutputsByCamera:
 
 
 def own_outputs(frames: pd.DataFrame) -> OutputsByCamera:
-    """Returns each result as the output for its own frame, as if it had taken no time: the ceiling."""
+    """Returns each result as the output that was made for its own frame: the ceiling, if it had taken no time."""
     found = frames_with_result(frames)
+    found = found.assign(at_ns=result_times_ns)
     return {
         camera: [
-            TickOutput(sequence, due_ns, stamp_ns, _origin(outcome), 0, sequence)
-            for sequence, due_ns, stamp_ns, outcome in _rows(results)
+            TickOutput(sequence, due_ns, stamp_ns, _origin(outcome), 0, sequence, ready_ns=_integer(at_ns))
+            for (sequence, due_ns, stamp_ns, outcome), at_ns in zip(_rows(results), results["at_ns"], strict=True)
         ]
         for camera, results in _by_camera(found)
     }
 
 
-def held_outputs(frames: pd.DataFrame, stored: Mapping[str, npt.NDArray[np.int64]]) -> OutputsByCamera:
-    """Returns, for each tick, the newest stored result that had arrived when it was due.
+def held_outputs(frames: pd.DataFrame, results: OutputsByCamera) -> OutputsByCamera:
+    """Returns, for each frame, the newest of the results that had arrived when it was due."""
+    return {
+        camera: at_ticks(
+            results.get(camera, ()),
+            [TickOutput(*row[:3], OutputOrigin.NONE, reason=NO_RESULT) for row in _rows(ticks)],
+        )
+        for camera, ticks in _by_camera(frames)
+    }
 
-    A result of a frame older than that of an earlier result is not used. `stored` has the frames with a stored result by
-    camera.
-    """
-    return {camera: _held(ticks, stored.get(camera, np.empty(0, np.int64))) for camera, ticks in _by_camera(frames)}
 
-
-def _held(ticks: pd.DataFrame, stored: npt.NDArray[np.int64]) -> list[TickOutput]:
-    results = frames_with_result(ticks)
-    results = results[results["sequence"].isin(stored)].assign(at_ns=result_times_ns)
-    results = results[results["at_ns"].notna()].sort_values("at_ns", kind="stable")
-    at_ns = results["at_ns"].to_numpy(np.int64)
-    newest = np.maximum.accumulate(results["sequence"].to_numpy(np.int64)) if len(results) else np.empty(0, np.int64)
-    by_sequence = ticks.set_index("sequence")
+def at_ticks(made: Sequence[TickOutput], ticks: Sequence[TickOutput]) -> list[TickOutput]:
+    """Returns the output that counts at each tick of a camera, see `newest_ready`; its age is that at the tick."""
+    by_tick = {
+        each.sequence: each for each in made if each.source is not None and None not in (each.ready_ns, each.due_ns)
+    }
+    ready_ns = [each.ready_ns or 0 for each in by_tick.values()]
+    found = newest_ready(list(by_tick), ready_ns, [tick.due_ns for tick in ticks])
     outputs = []
-    for sequence, due_ns, stamp_ns, _ in _rows(ticks):
-        arrived = 0 if due_ns is None else int(np.searchsorted(at_ns, due_ns, side="right"))
-        if due_ns is None or not arrived:
-            outputs.append(TickOutput(sequence, due_ns, stamp_ns, OutputOrigin.NONE, reason=NO_RESULT))
-            continue
-        source = int(newest[arrived - 1])
-        row = by_sequence.loc[source]
-        age_ns = max(0, due_ns - int(row["t_due_ns"]))
-        outputs.append(TickOutput(sequence, due_ns, stamp_ns, _origin(row["outcome"]), age_ns, source))
+    for tick, number in zip(ticks, found, strict=True):
+        output = replace(tick, origin=OutputOrigin.NONE, age_ns=None, source=None, reason=NO_RESULT)
+        if number is not None:
+            newest = by_tick[number]
+            age_ns = max(0, (tick.due_ns or 0) - (newest.due_ns or 0) + (newest.age_ns or 0))
+            output = replace(newest, sequence=tick.sequence, due_ns=tick.due_ns, stamp_ns=tick.stamp_ns, age_ns=age_ns)
+        outputs.append(output)
     return outputs
 
 

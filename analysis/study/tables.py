@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.study.accuracy import STREAMING_COLUMNS
 from analysis.study.axes import AXES
 from analysis.study.measurement import DONE, USAGE_COLUMNS, VERSIONS, RunResult, measure, measures_every_frame
 from analysis.study.study_folder import StudyFolder
@@ -44,9 +45,7 @@ RUN_COLUMNS = {
     **dict.fromkeys(("bytes_up", "bytes_down"), _INTEGER),
     **dict.fromkeys(("bytes_per_frame", "mean_iou", "pixel_accuracy"), _REAL),
     "masks_compared": _INTEGER,
-    **dict.fromkeys(
-        ("streaming_mean_iou", "streaming_mean_iou_all_ticks", "output_age_p50_ms", "output_age_p95_ms"), _REAL
-    ),
+    **dict.fromkeys(STREAMING_COLUMNS, _REAL),
     **dict.fromkeys(("ticks_scored", "ticks_without_output"), _INTEGER),
     **dict.fromkeys(("model_sha256", "source_sha256", "commit", "processor"), _TEXT),
     "cores": _INTEGER,

@@ -1,7 +1,8 @@
-"""`skylane bench freshness`: how right the outputs of each presenter are at every tick, over ages of results and links.
+"""`skylane bench freshness`: how right the outputs of each presenter are at and for every tick, over ages of results and links.
 
 Every drive is recorded once with the results of both models. All presenters then see the same ticks and results, in the order
-of a run but without waiting, so that seeds decide everything.
+of a run but without waiting, so that seeds decide everything. For the measure at the tick, each output of a presenter or of
+the local model is ready before the next tick, as on a vehicle that keeps up with its camera.
 """
 
 import math
@@ -26,7 +27,6 @@ from bench.freshness.replay import (
     AGES_MS,
     CEILING,
     FAST_RATE_HZ,
-    HOLD,
     LINKS,
     LOCAL,
     NS_PER_MS,
@@ -39,6 +39,7 @@ from bench.freshness.replay import (
     age_case,
     outage_frames,
     replay_drive,
+    strict,
 )
 from bench.harness import BenchRun, interval_text, plan_record
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
@@ -51,7 +52,7 @@ from ops.processes.child import BenchError
 from shared.files import file_sha256
 from shared.flags import WholeRange
 from shared.models.repository import Repository
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import HOLD, OutputOrigin
 from shared.runtime.machine import commit, usable_cores
 from shared.terminal_table import Table, result_table
 
@@ -68,6 +69,10 @@ _FRAMES = 61  # Of a synthetic drive.
 _LOCAL_MODEL = "road-tiny"
 _BASELINES: Final = (LOCAL, HOLD, "warp")  # The candidates that margins are computed over.
 _CLASSES_AT_MS: Final = 200
+_MEASURES: Final = (
+    "At the tick: the newest output that was ready when the tick was due; that of a presenter or of the local model is ready "
+    "before the next tick. For the tick: the output made for it. ceiling: the remote model without a delay."
+)
 _DEDELAYED_AT_MS: Final = 100
 
 
@@ -120,8 +125,9 @@ class FreshnessPlan:
 
 
 def measure(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
-    """Compare presenters on recorded drives: each output against the labels of its own tick, by age, link and class.
+    """Compare presenters on recorded drives, at the tick and for the tick, by the age of results, link and class.
 
+    For the tick: the output made for it. At the tick: the newest output that was ready then; the JSON has it in `at_tick`.
     The synthetic drives are recorded into runs/freshness, about 110 MB each. Seeds decide the result: a second run gives the
     same. Drives of --drive are compared by age and class.
     """
@@ -183,11 +189,11 @@ def _measure_real(plan: FreshnessPlan, run: BenchRun) -> dict[str, Any]:
                 f"{bag} has another frame rate or other classes than {drives[0].plan.bag}: compare them one by one"
             )
         drives.append(drive)
-        found.append({str(age): scores for age, scores in cases.items()})
+        found.append(cases)
     first = drives[0]
     joined = merged(found)
     return {
-        "ages": [{"age_ms": round(age_ms), **_case(joined[str(age)])} for age, age_ms in first.ages.items()],
+        "ages": [{"age_ms": round(age_ms), **_both(joined, str(age))} for age, age_ms in first.ages.items()],
         "real_drives": [
             {
                 "bag": drive.plan.bag.name,
@@ -279,16 +285,26 @@ def merged(drives: Sequence[Mapping[str, Scores]]) -> dict[str, Scores]:
             for name, first in candidates.items()
         }
         for case, candidates in drives[0].items()
+        if all(case in drive for drive in drives)
     }
 
 
 def summarise(cases: Mapping[str, Scores]) -> dict[str, Any]:
     """Returns the JSON of all cases; `cases` without the outage has no chapter of it."""
     found = {
-        "ages": [{"age_ms": age_ms, **_case(cases[age_case(age_ms)])} for age_ms in AGES_MS],
-        "links": [{"link": link, **_case(cases[link])} for link in LINKS],
+        "ages": [{"age_ms": age_ms, **_both(cases, age_case(age_ms))} for age_ms in AGES_MS],
+        "links": [{"link": link, **_both(cases, link)} for link in LINKS],
     }
-    return found | ({"outage": _outage(cases[OUTAGE])} if OUTAGE in cases else {})
+    if OUTAGE not in cases:
+        return found
+    outage, at_tick = _outage(cases[OUTAGE]), _outage(cases[strict(OUTAGE)])
+    return found | {"outage": outage | {"at_tick": {key: at_tick[key] for key in ("seconds", "within")}}}
+
+
+def _both(cases: Mapping[str, Scores], name: str) -> dict[str, Any]:
+    """Returns the JSON of a case scored for the tick, with that of the same at the tick, if it could be scored."""
+    at_tick = cases.get(strict(name))
+    return _case(cases[name]) | {"at_tick": None if at_tick is None else _case(at_tick)}
 
 
 def _case(scores: Scores) -> dict[str, Any]:
@@ -378,14 +394,16 @@ def check_targets(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     for name in (WARP, FUSE):
         if name in judged["candidates"]:
-            at = f"{name} at {_JUDGED_AGE_MS} ms"
+            at = f"{name} at {_JUDGED_AGE_MS} ms, for the tick"
             found.append(_target(f"{at}: mean IoU", LEAST_AT_200_MS[name], **judged["candidates"][name]["mean_iou"]))
             found.append(_target(f"{at}: share of hold to ceiling", LEAST_RECOVERED[name], **judged["recovered"][name]))
     for case in ages:
         candidates = case["candidates"]
         if FUSE in candidates and WARP in candidates:
             better = max((LOCAL, WARP), key=lambda name: candidates[name]["mean_iou"]["value"])
-            found.append(_target(f"fuse − {better} at {case['age_ms']} ms", 0.0, **case["margins"][FUSE][better]))
+            found.append(
+                _target(f"fuse − {better} at {case['age_ms']} ms, for the tick", 0.0, **case["margins"][FUSE][better])
+            )
     if outage is not None and FUSE in outage["within"]:
         origins = outage["within"][FUSE]["origins"]
         share = 1 - origins.get(OutputOrigin.NONE, 0) / sum(origins.values())
@@ -406,16 +424,12 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         return
     drives = len(result["drives"])
     ages, links = result["ages"], result["links"]
-    yield _accuracy_table(
-        f"Streaming mean IoU by the age of results, {drives} drives",
-        [(f"{case['age_ms']} ms", case) for case in ages],
+    yield from _accuracy_tables(
+        f"by the age of results, {drives} drives", [(f"{case['age_ms']} ms", case) for case in ages]
     )
-    yield (
-        "Each output against the labels of its own tick, 95 % intervals over the drives. ceiling: the remote model "
-        "without a delay. 33 ms: a camera of 30 Hz; the others: 10 Hz."
-    )
-    yield _accuracy_table(
-        f"Streaming mean IoU over links, {result['plan']['inference_ms']:g} ms an inference",
+    yield f"95 % intervals over the drives. {_MEASURES} 33 ms: a camera of 30 Hz; the others: 10 Hz."
+    yield from _accuracy_tables(
+        f"over links, {result['plan']['inference_ms']:g} ms an inference",
         [(f"{case['link']}\n{_span(case['age_of_result_ms'])}", case) for case in links],
     )
     yield "Below a link: median and 95th percentile of the age of the newest result, ms."
@@ -434,19 +448,16 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
 
 def _real_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     ages = result["ages"]
-    yield _accuracy_table(
-        f"Streaming mean IoU by the age of results, {result['plan']['model']} as the remote model",
-        [(f"{case['age_ms']} ms\n{case['ticks']} ticks", case) for case in ages],
+    yield from _accuracy_tables(
+        f"by the age of results, {result['plan']['model']} as the remote model",
+        [(f"{case['age_ms']} ms", case) for case in ages],
     )
     for drive in result["real_drives"]:
         yield (
             f"{drive['bag']}: {drive['frames']} frames at {drive['rate_hz']:g} Hz, {drive['labelled']} with labels, "
             f"{drive['unreadable']} unreadable; model input {drive['model_input']}"
         )
-    yield (
-        "Each output against the labels of its own tick; 95 % intervals over the drives, or over blocks of ticks of a single "
-        "one. ceiling: the remote model without a delay."
-    )
+    yield f"95 % intervals over the drives, or over blocks of ticks of a single one. {_MEASURES}"
     if result["classes"]:
         yield result["classes"]
     yield _class_table(min(ages, key=lambda case: abs(case["age_ms"] - _CLASSES_AT_MS)))
@@ -454,23 +465,29 @@ def _real_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         for case in ages:
             margins = case["margins"][FUSE]
             text = ", ".join(f"{_points(margins[name])} over {name}" for name in (LOCAL, WARP) if name in margins)
-            yield f"fuse at {case['age_ms']} ms, points: {text}"
+            yield f"fuse at {case['age_ms']} ms, points for the tick: {text}"
 
 
-def _accuracy_table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+def _accuracy_tables(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Table]:
+    """Yields a table of each measure."""
     names = list(rows[0][1]["candidates"])
-    return result_table(
-        title,
-        {"results": "<", **dict.fromkeys(names, "")},
-        [(label, *(_estimate(case["candidates"][name]["mean_iou"]) for name in names)) for label, case in rows],
-    )
+    at_tick = [(label, case["at_tick"]) for label, case in rows if case["at_tick"] is not None]
+    for measure, cases in (("at the tick", at_tick), ("for the tick", rows)):
+        yield result_table(
+            f"Streaming mean IoU {measure} {title}",
+            {"results": "<", "ticks": "", **dict.fromkeys(names, "")},
+            [
+                (label, str(case["ticks"]), *(_estimate(case["candidates"][name]["mean_iou"]) for name in names))
+                for label, case in cases
+            ],
+        )
 
 
 def _class_table(case: Mapping[str, Any]) -> Table:
     candidates = case["candidates"]
     classes = sorted(candidates[CEILING]["iou_by_class"])
     return result_table(
-        f"IoU by class at {case['age_ms']} ms",
+        f"IoU for the tick by class, results {case['age_ms']} ms old",
         {"class": "<", **dict.fromkeys(candidates, ".3f")},
         [(name, *(each["iou_by_class"].get(name) for each in candidates.values())) for name in classes],
     )
@@ -490,7 +507,7 @@ def _outage_table(outage: Mapping[str, Any], drives: int) -> Table:
             )
         )
     columns = {"s": "", "link": "<", **dict.fromkeys(names, ".3f"), "local": ""}
-    return result_table(f"Streaming mean IoU through an outage, {drives} drives", columns, rows)
+    return result_table(f"Streaming mean IoU for the tick through an outage, {drives} drives", columns, rows)
 
 
 def _margin_lines(ages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -501,13 +518,15 @@ def _margin_lines(ages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{100 * points:+.1f} over {name}"
             for name, points in (("local only", DEDELAYED[LOCAL]), ("remote only", DEDELAYED[HOLD]))
         )
-        yield f"fuse at {case['age_ms']} ms, points: {text}{beside if case['age_ms'] == _DEDELAYED_AT_MS else ''}"
+        yield f"fuse at {case['age_ms']} ms, points for the tick: {text}{beside if case['age_ms'] == _DEDELAYED_AT_MS else ''}"
 
 
 def _live_line(live: Mapping[str, Any]) -> str:
+    after = live["after_due_ms"]
     return (
-        f"{live['presenter']} live, {live['drives']} drives, {live['ticks']} ticks: {live['live']:.3f}; replayed with the "
-        f"same results: {_estimate(live['replayed'], ' ')}: {'confirmed' if live['is_confirmed'] else 'NOT confirmed'}"
+        f"{live['presenter']} live, {live['drives']} drives, {live['ticks']} ticks: for the tick {live['live']:.3f}; replayed with "
+        f"the same results: {_estimate(live['replayed'], ' ')}: {'confirmed' if live['is_confirmed'] else 'NOT confirmed'}; ready "
+        f"{after['median']:.0f} ms after due (p50; p95 {after['p95']:.0f} ms); at the tick {live['live_at_tick']:.3f}"
     )
 
 

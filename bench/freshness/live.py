@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from analysis.logs.run_log import load_run
 from analysis.statistics.samples import spread
 from analysis.statistics.streaming_accuracy import accuracy_interval
+from analysis.streaming.tick_outputs import at_ticks, held_outputs, own_outputs, presented_outputs
 from bench.freshness.recording import RecordedDrive
-from bench.freshness.replay import open_presenter, replay
+from bench.freshness.replay import open_presenter, presented, score
 from edge.presenting.presenter import PRESENTERS, PresenterParts
-from modelling.evaluation.streaming import Mask, StreamingScores
+from modelling.evaluation.streaming import Mask, StreamingScores, joined
 from ops.broker.broker import Broker
 from ops.link.link import Link
 from ops.processes.child import BenchError
@@ -26,7 +28,7 @@ from ops.processes.vehicle_process import VehicleProcess
 from shared.imaging.opencv import cv2
 from shared.messages.topics import camera_name
 from shared.network.link_spec import LinkSpec
-from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
+from shared.runlog.presented_log import HOLD, OutputOrigin, PresentedRow, read_presented
 
 _LINK = LinkSpec(delay_ms=50)
 _INFERENCE_MS = 60.0  # A result is then 200 ms old in most ticks, with the link and the work of both nodes.
@@ -45,10 +47,12 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class LiveScores:
-    """The scores of the same ticks, as presented live and as replayed."""
+    """The scores for the same ticks, as presented live and as replayed, and those at the ticks."""
 
     live: StreamingScores
     replayed: StreamingScores
+    at_tick: StreamingScores  # The newest output that was ready at each tick.
+    after_due_ms: Sequence[float]  # Time from each tick until the output made for it was ready.
     without_output: int  # Number of ticks that are not scored: the vehicle had no output.
     not_written: int  # Number of outputs that are not scored: the sink of a busy machine left them out.
 
@@ -70,6 +74,7 @@ def measure_live(
     names = drives[0].card.labels.names
     live = StreamingScores(names, [tick for each in found for tick in each.live.ticks])
     replayed = StreamingScores(names, [tick for each in found for tick in each.replayed.ticks])
+    at_tick = joined([each.at_tick for each in found])
     expected, value = accuracy_interval(replayed), live.mean_iou()
     return {
         "presenter": plan.presenter,
@@ -79,7 +84,9 @@ def measure_live(
         "outputs_not_written": sum(each.not_written for each in found),
         "origins": live.origins(),
         "age_ms": spread([(tick.age_ns or 0) / 1e6 for tick in live.ticks]),
+        "after_due_ms": spread([time_ms for each in found for time_ms in each.after_due_ms]),
         "live": value,
+        "live_at_tick": at_tick.accuracy(),
         "replayed": {"value": expected.value, "low": expected.low, "high": expected.high},
         "is_confirmed": expected.low <= value <= expected.high,
     }
@@ -123,11 +130,25 @@ def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
         if row.tick in masks:
             live.add(drive.truths[row.tick], masks[row.tick], origin=row.origin, age_ns=row.age_ns, drive=drive.name)
     parts = PresenterParts(drive.card, drive.local_output, plan.fusion, drive.local_card)
+    (made,) = presented_outputs(run).values()
+    newest, shown = at_ticks(made, made), masks
+    if plan.presenter == HOLD:
+        frames = load_run(run).frames
+        newest = [tick for ticks in held_outputs(frames, own_outputs(frames)).values() for tick in ticks]
+        shown = dict(enumerate(drive.remote))  # What the worker gives.
+    at_tick = StreamingScores(drive.card.labels.names)
+    for tick in newest:
+        if tick.source is None or tick.source in shown:
+            mask = None if tick.source is None else shown[tick.source]
+            at_tick.add(drive.truths[tick.sequence], mask, origin=tick.origin, age_ns=tick.age_ns, drive=drive.name)
     used = {row.tick: row.source_sequence for row in rows}  # The frame of the result behind the output of each tick.
     sources = [used.get(tick) for tick in range(len(drive.images))]
-    every = replay(drive, open_presenter(plan.presenter, parts), sources).ticks
+    every = score(drive, presented(drive, open_presenter(plan.presenter, parts), sources)).ticks
     replayed = StreamingScores(drive.card.labels.names, [every[tick] for tick in masks])
-    return LiveScores(live, replayed, len(rows) - len(with_output), len(with_output) - len(masks))
+    after_due_ms = [tick.after_due_ms for tick in made if tick.source is not None]
+    return LiveScores(
+        live, replayed, at_tick, after_due_ms, len(rows) - len(with_output), len(with_output) - len(masks)
+    )
 
 
 def _write_source(drive: RecordedDrive, folder: Path) -> tuple[Path, Path]:

@@ -10,7 +10,18 @@ from typing import Final
 import numpy as np
 
 from bench.freshness.recording import ONE_CORE
-from bench.freshness.replay import CEILING, LOCAL, NS_PER_MS, Scores, Sources, open_presenter, replay, score_masks
+from bench.freshness.replay import (
+    CEILING,
+    LOCAL,
+    NS_PER_MS,
+    Scores,
+    Sources,
+    both_measures,
+    open_presenter,
+    presented,
+    strict,
+    undelayed,
+)  # fmt: skip
 from cloud.models.opening import open_model
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import PresenterParts, Tick
@@ -108,8 +119,10 @@ class RealDrive:
 
 def replay_real_drive(
     plan: RealDrivePlan, presenters: Sequence[str], fusion: Path | None, on_step: Callable[[str], None]
-) -> tuple[RealDrive, dict[int, Scores]]:
-    """Returns a drive, and the scores by age in frames and candidate, over the ticks that have a result and a truth.
+) -> tuple[RealDrive, dict[str, Scores]]:
+    """Returns a drive, and the scores of both measures by age in frames and candidate, over the ticks with result and truth.
+
+    At the tick, only those are scored for whose frame before there is a result, too.
 
     Raises:
         SkylaneError: the bag cannot be read, has no labels, or too few frames with labels.
@@ -117,7 +130,7 @@ def replay_real_drive(
     cv2.setNumThreads(1)  # OpenCV divides the flow among threads, which changes it: all machines get the same figures.
     drive = read_real_drive(plan, on_step)
     parts = PresenterParts(drive.card, drive.local_output if drive.local else None, fusion, drive.local_card)
-    cases = {}
+    cases: dict[str, Scores] = {}
     for age in drive.ages:
         sources = drive.sources(age)
         ticks = {tick for tick, source in enumerate(sources) if source is not None and drive.truths[tick] is not None}
@@ -126,12 +139,15 @@ def replay_real_drive(
                 f"{plan.bag}: no frame with labels has a result {age} frames before it, which is necessary to compare late "
                 "results: give a longer drive, or one with more labels"
             )
-        scores = {CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, ticks)}
+        made = {CEILING: undelayed(drive.remote, OutputOrigin.REMOTE)}
         if drive.local:
-            scores[LOCAL] = score_masks(drive, [each.result for each in drive.local], OutputOrigin.LOCAL, ticks)
+            made[LOCAL] = undelayed([each.result for each in drive.local], OutputOrigin.LOCAL)
         for name in presenters:
-            scores[name] = replay(drive, open_presenter(name, parts), sources, ticks)
-        cases[age] = scores
+            made[name] = presented(drive, open_presenter(name, parts), sources)
+        strict_ticks = {tick for tick in ticks if tick and sources[tick - 1] is not None}
+        cases[str(age)], at_tick = both_measures(drive, made, ticks, strict_ticks)
+        if strict_ticks:
+            cases[strict(str(age))] = at_tick
     return drive, cases
 
 

@@ -3,8 +3,8 @@
 Results arrive after a fixed time, or over an emulated link, with or without an outage.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -12,19 +12,18 @@ from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_d
 from edge.config import EdgeConfig
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, Presenter, PresenterParts, Tick
 from modelling.evaluation.class_map import ClassMap
-from modelling.evaluation.streaming import Mask, StreamingScores
+from modelling.evaluation.streaming import Mask, StreamingScores, newest_ready
 from ops.link.arrivals import ResultArrivals, RoundTrip, after, over_link
 from shared.imaging.geometry import Geometry
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.network.link_spec import PROFILES
 from shared.registry import load
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import HOLD, OutputOrigin
 
 NS_PER_MS = 1_000_000
 CEILING: Final = "ceiling"  # The remote model without a delay.
 LOCAL: Final = "local only"
-HOLD: Final = "hold"
 EVERY: Final = "every 3rd"
 AGES_MS: Final = (33, 100, 200, 300, 500)
 LINKS: Final = ("none", "5g", "4g")
@@ -34,6 +33,7 @@ OUTAGE_S: Final = (2, 12)  # Begin and end, from the start of the drive.
 RATE_HZ, FAST_RATE_HZ = 10, 30  # An age that is no multiple of the period needs the faster camera.
 
 _EVERY_NUMBER = 3
+_AS_RECEIVED: Final = (CEILING, HOLD, EVERY)  # Candidates that show results as they are, which takes no time.
 _WARM_UP_MS = max(AGES_MS)  # Every case of a drive is scored from here on, where each age has its first result.
 
 _MAX_AGE_NS = round(EdgeConfig().present_max_age_ms * 1e6)
@@ -58,6 +58,11 @@ def age_case(age_ms: int) -> str:
     return f"{age_ms} ms"
 
 
+def strict(case: str) -> str:
+    """Returns the name of a case scored at the tick; under its own name it is scored for the tick."""
+    return f"{case}, at the tick"
+
+
 def outage_frames() -> int:
     """Returns the frames of a drive with an outage and four seconds after it."""
     return (OUTAGE_S[1] + 4) * RATE_HZ
@@ -69,13 +74,15 @@ def replay_drive(job: DriveReplay) -> dict[str, Scores]:
     drive = record_drive(job.plan)
     if job.with_outage:
         begin_ns, end_ns = (round(each * 1e9) for each in OUTAGE_S)
-        return {OUTAGE: _scores(drive, job, _over_link(drive, job, OUTAGE_LINK, (begin_ns, end_ns)))}
+        return _scores(drive, job, OUTAGE, _over_link(drive, job, OUTAGE_LINK, (begin_ns, end_ns)))
     slow = drive.only_every(FAST_RATE_HZ // RATE_HZ)
     cases: dict[str, Scores] = {}
     for age_ms in AGES_MS:
         seen = drive if age_ms * RATE_HZ % 1000 else slow
-        cases[age_case(age_ms)] = _scores(seen, job, after(age_ms, len(seen.images), seen.period_ns))
-    return cases | {link: _scores(slow, job, _over_link(slow, job, link)) for link in LINKS}
+        cases |= _scores(seen, job, age_case(age_ms), after(age_ms, len(seen.images), seen.period_ns))
+    for link in LINKS:
+        cases |= _scores(slow, job, link, _over_link(slow, job, link))
+    return cases
 
 
 class ReplayedDrive(Protocol):
@@ -125,24 +132,48 @@ def usable_sources(drive: RecordedDrive, arrivals: ResultArrivals) -> list[int |
     ]
 
 
-def replay(
-    drive: ReplayedDrive, presenter: Presenter, sources: Sources, ticks: Container[int] | None = None
-) -> StreamingScores:
-    """Returns the scores of a presenter's outputs at some ticks, or at all; it sees the others too."""
-    scores = StreamingScores(drive.classes.names)
+@dataclass(frozen=True, slots=True)
+class MadeOutput:
+    """What a candidate makes for a tick."""
+
+    mask: Mask | None = None  # None: it makes no output.
+    origin: OutputOrigin = OutputOrigin.NONE
+    age_ns: int | None = None  # Time from the frame of the result to the tick; None without an output.
+
+
+def presented(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> list[MadeOutput]:
+    """Returns what a presenter makes for every tick."""
+    made = []
     for tick, output in enumerate(outputs(drive, presenter, sources)):
-        if ticks is not None and tick not in ticks:
-            continue
         source = sources[tick]
-        if output.origin is OutputOrigin.NONE:
-            age_ns = None
-        elif output.origin is OutputOrigin.LOCAL:
-            age_ns = 0
-        else:
+        age_ns = None if output.origin is OutputOrigin.NONE else 0
+        if output.origin not in (OutputOrigin.NONE, OutputOrigin.LOCAL):
             assert source is not None, "a remote result is necessary for an output that is not local"
             age_ns = drive.due_ns[tick] - drive.due_ns[source]
-        _score(scores, drive, tick, output.result, output.origin, age_ns)
-    return scores
+        made.append(MadeOutput(output.result, output.origin, age_ns))
+    return made
+
+
+def undelayed(masks: Iterable[Mask | None], origin: OutputOrigin) -> list[MadeOutput]:
+    """Returns the mask of each frame as what is made for its tick."""
+    return [MadeOutput() if mask is None else MadeOutput(mask, origin, 0) for mask in masks]
+
+
+def at_the_tick(drive: ReplayedDrive, made: Sequence[MadeOutput], *, takes_time: bool = True) -> list[MadeOutput]:
+    """Returns the newest output that was ready at each tick, see `newest_ready`.
+
+    An output that takes time is ready after its tick and before the next one is due; for any such time, the result is the
+    same. One that takes none, such as a result that is held, is ready at its tick.
+    """
+    with_output = [tick for tick, each in enumerate(made) if each.age_ns is not None]
+    ready_ns = [drive.due_ns[tick] + takes_time for tick in with_output]
+    found = []
+    for due_ns, tick in zip(drive.due_ns, newest_ready(with_output, ready_ns, drive.due_ns), strict=True):
+        if tick is None:
+            found.append(MadeOutput())
+            continue
+        found.append(replace(made[tick], age_ns=(made[tick].age_ns or 0) + due_ns - drive.due_ns[tick]))
+    return found
 
 
 def outputs(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
@@ -154,31 +185,28 @@ def outputs(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> Ite
         yield presenter.present(Tick(tick, drive.due_ns[tick], drive.images[tick], drive.geometry), newest)
 
 
-def score_masks(
-    drive: ReplayedDrive, masks: Iterable[Mask | None], origin: OutputOrigin, ticks: Container[int] | None = None
-) -> StreamingScores:
-    """Returns the scores at some ticks, or at all, if the mask of each frame were there without a delay."""
+def score(drive: ReplayedDrive, made: Sequence[MadeOutput], ticks: Container[int] | None = None) -> StreamingScores:
+    """Scores what is there at some ticks, or at all, where the drive has true labels."""
     scores = StreamingScores(drive.classes.names)
-    for tick, mask in enumerate(masks):
-        if ticks is None or tick in ticks:
-            _score(scores, drive, tick, mask, origin, None if mask is None else 0)
+    for tick, each in enumerate(made):
+        truth = drive.truths[tick]
+        if truth is None or (ticks is not None and tick not in ticks):
+            continue
+        shown = None if each.mask is None else drive.classes.of_network(drive.in_truth(each.mask))
+        truth = drive.classes.of_truth(truth)
+        scores.add(truth, shown, origin=each.origin, age_ns=each.age_ns, drive=drive.drive_of(tick))
     return scores
 
 
-def _score(  # noqa: PLR0917 - one tick in full.
-    scores: StreamingScores,
-    drive: ReplayedDrive,
-    tick: int,
-    mask: Mask | None,
-    origin: OutputOrigin,
-    age_ns: int | None,
-) -> None:
-    """Adds a tick that has true labels."""
-    truth = drive.truths[tick]
-    if truth is not None:
-        shown = None if mask is None else drive.classes.of_network(drive.in_truth(mask))
-        truth = drive.classes.of_truth(truth)
-        scores.add(truth, shown, origin=origin, age_ns=age_ns, drive=drive.drive_of(tick))
+def both_measures(
+    drive: ReplayedDrive, made: Mapping[str, Sequence[MadeOutput]], ticks: Container[int], strict_ticks: Container[int]
+) -> tuple[Scores, Scores]:
+    """Returns the scores by candidate for `ticks`, and at `strict_ticks`."""
+    at = {name: at_the_tick(drive, each, takes_time=name not in _AS_RECEIVED) for name, each in made.items()}
+    return (
+        {name: score(drive, each, ticks) for name, each in made.items()},
+        {name: score(drive, each, strict_ticks) for name, each in at.items()},
+    )
 
 
 def open_presenter(name: str, parts: PresenterParts) -> Presenter:
@@ -194,16 +222,19 @@ def _over_link(
     return over_link(spec, job.trip, drive.period_ns, drive.sizes, outage_ns)
 
 
-def _scores(drive: RecordedDrive, job: DriveReplay, arrivals: ResultArrivals) -> Scores:
-    """Returns the scores of every candidate over the same ticks."""
+def _scores(drive: RecordedDrive, job: DriveReplay, case: str, arrivals: ResultArrivals) -> dict[str, Scores]:
+    """Returns the scores of every candidate over the same ticks, of both measures."""
     first = -(-_WARM_UP_MS * NS_PER_MS // drive.period_ns)
-    ticks = range(first, len(drive.images))
+    last = len(drive.images)
     sources = usable_sources(drive, arrivals)
     sparse = usable_sources(drive, arrivals.only_every(_EVERY_NUMBER))
     parts = PresenterParts(drive.card, drive.local_output, job.fusion, drive.local_card)
-    scores = {
-        CEILING: score_masks(drive, drive.remote, OutputOrigin.REMOTE, ticks),
-        LOCAL: score_masks(drive, drive.local, OutputOrigin.LOCAL, ticks),
-        EVERY: replay(drive, open_presenter(HOLD, parts), sparse, ticks),
+    made = {
+        CEILING: undelayed(drive.remote, OutputOrigin.REMOTE),
+        LOCAL: undelayed(drive.local, OutputOrigin.LOCAL),
+        EVERY: presented(drive, open_presenter(HOLD, parts), sparse),
     }
-    return scores | {name: replay(drive, open_presenter(name, parts), sources, ticks) for name in job.presenters}
+    made |= {name: presented(drive, open_presenter(name, parts), sources) for name in job.presenters}
+    # At the tick `first`, the oldest age has its first result, so that a presenter's first output is ready at the next one.
+    for_tick, at_tick = both_measures(drive, made, range(first, last), range(first + 1, last))
+    return {case: for_tick, strict(case): at_tick}

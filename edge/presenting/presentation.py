@@ -22,7 +22,7 @@ from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import HOLD, OutputOrigin
 from shared.stages import Stage
 from shared.task import task_named
 from shared.threads import lower_priority
@@ -74,6 +74,11 @@ class PresentedTick:
         """The reason for a missing result; empty if the output has one."""
         return self.output.reason
 
+    @property
+    def after_due_ns(self) -> int:
+        """The time after the tick was due at which its output was ready."""
+        return self.presented_ns - self.due_ns
+
 
 OnPresented = Callable[[PresentedTick], None]
 
@@ -124,6 +129,7 @@ class Presentation:
         self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
         self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # Returns the manifest's entries on the parts.
         self.images = PreparedImages()  # The pipeline adds to them.
+        self.first_ready_ns: dict[str, int] = {}  # When the first output of each camera was ready.
         self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
         self._build = build
         self._card = card
@@ -167,6 +173,8 @@ class Presentation:
         if is_local and self._runs_local:
             return
         made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
+        if self._config.present == HOLD:
+            self._add_ready(record.camera, max(record.times.values()))
         result = ArrivedResult(record.id.sequence, record.times[Stage.DUE], answer.result, made_of)
         with self._condition:
             camera = self._cameras.setdefault(record.camera, _Camera())
@@ -174,6 +182,9 @@ class Presentation:
                 camera.early = result
             elif camera.newest is None or camera.newest.sequence < result.sequence:
                 camera.newest = result
+
+    def _add_ready(self, camera: str, ready_ns: int) -> None:
+        self.first_ready_ns[camera] = min(ready_ns, self.first_ready_ns.get(camera, ready_ns))
 
     def run(self) -> None:
         """Presents until `end` was called and no tick waits; the body of a thread."""
@@ -239,6 +250,8 @@ class Presentation:
         if source is not None:
             age_ns = due.due_ns - source.due_ns
         presented_ns = clock.now_ns()
+        if output.origin is not OutputOrigin.NONE and self._config.present != HOLD:
+            self._add_ready(due.frame.camera, presented_ns)
         return replace(
             _without_output(due, ""),
             presented_ns=presented_ns,

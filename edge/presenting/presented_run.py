@@ -3,6 +3,7 @@
 Every tick has a row in `presented.csv`; the sinks of RUN/presented get the outputs.
 """
 
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,12 +23,14 @@ from shared.files import file_sha256
 from shared.messages.model_card import ModelCard
 from shared.registry import load
 from shared.runlog.latency_log import LogError
+from shared.runlog.percentiles import percentiles, shown
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
 from shared.task import task_named
 from shared.threads import ThreadGroup
 
 OUTPUTS_FOLDER = "presented"  # Subfolder of a run with the files of the sinks.
 _STALL_S = 60.0
+_RECENT_TICKS = 1000  # More than are presented between the arrival of a result and the call that reports it.
 
 
 class PresenterError(SkylaneError):
@@ -92,6 +95,9 @@ class OutputRecorder:
         self._config = config
         self._session = session
         self._threads = ThreadGroup(lambda: None)
+        self._not_ready = 0  # Ticks at which no output was known to be ready; the last of them are looked at again.
+        self._recently_not_ready: deque[tuple[str, int]] = deque(maxlen=_RECENT_TICKS)
+        self._after_due_ms: Counter[int] = Counter()  # Outputs by the time after their tick, which bounds the memory.
         presentation.listeners.append(self._add)
 
     def __enter__(self) -> Self:
@@ -126,15 +132,19 @@ class OutputRecorder:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yields how many frames had an output when they were due, and warnings, for the summary."""
+        """Yields how many frames had an output at their tick and for it, and warnings, for the summary."""
         counts = self._log.counts
         total, missing = counts.ticks.total(), counts.ticks[OutputOrigin.NONE]
         made_of = _listed(
             {origin.value: number for origin, number in counts.ticks.items() if origin is not OutputOrigin.NONE}
         )
-        yield f"{total - missing} of {total} frames had an output when they were due{made_of}"
+        ready = total - self._not_ready + sum(self._is_ready(*tick) for tick in self._recently_not_ready)
+        yield f"At the tick: {ready} of {total} frames had an output that was ready when they were due"
+        p50, p95 = (shown(value, 0) for value in percentiles(list(self._after_due_ms.elements()), (50, 95)))
+        late = f", ready {p50} ms after they were due (p50; p95 {p95} ms)" if missing < total else ""
+        yield f"For the tick: {total - missing} of {total} frames got an output{made_of}{late}"
         if missing:
-            yield f"{missing} of {total} frames had none{_listed(counts.reasons)}"
+            yield f"{missing} of {total} frames got none{_listed(counts.reasons)}"
         if skipped := counts.reasons[SKIPPED]:
             yield (
                 f"WARNING: the presenter skipped {skipped} of {total} frames, as it was not done with the one before: "
@@ -156,8 +166,18 @@ class OutputRecorder:
                 "cameras: choose fewer of them with --sink"
             )
 
+    def _is_ready(self, camera: str, due_ns: int) -> bool:
+        """Returns whether a tick had an output when it was due: its camera's first one stays until the next."""
+        first_ns = self._presentation.first_ready_ns.get(camera)
+        return first_ns is not None and first_ns <= due_ns
+
     def _add(self, tick: PresentedTick) -> None:
-        """Writes the row of a tick, and queues its output for the sinks."""
+        """Counts a tick, writes its row, and queues its output for the sinks."""
+        if not self._is_ready(tick.camera, tick.due_ns):
+            self._not_ready += 1
+            self._recently_not_ready.append((tick.camera, tick.due_ns))
+        if tick.origin is not OutputOrigin.NONE:
+            self._after_due_ms[round(tick.after_due_ns / 1e6)] += 1
         self._log.write(_row(tick, self._session))
         self._writer.offer(output_result(tick, self._config))
 

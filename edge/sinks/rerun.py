@@ -43,7 +43,7 @@ _MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
 _HUES = {"edge": 0.58, "link": 0.0, "cloud": 0.09}  # Blue, grey and orange, as in the report.
 _ABOUT = """\
 **Result**: the newest result that came back, on the frame that it was computed for.
-**Presented**: what the vehicle could act on at that moment (only with `--present`).
+**Presented**: the output made for that moment (only with `--present`).
 
 **Latency**: each line is the end of a stage, in ms since the frame was due; the highest is the whole latency.
 **Age**: how old a result is when the vehicle has it.

@@ -1,8 +1,11 @@
-"""Streaming accuracy: each tick's output against the true labels or boxes of that same tick.
+"""Streaming accuracy: outputs against the true labels or boxes of the tick at which they count.
 
-A tick is a camera frame at the time at which it is due. The output is what the vehicle can act on at that tick; it may have
-been computed from an older frame. The measure is that of Li, Wang and Ramanan, "Towards Streaming Perception" (ECCV 2020),
-with mean IoU in place of average precision for segmentation.
+A tick is a camera frame at the time at which it is due. Two outputs can be scored there, which are two measures:
+
+- at the tick: the newest output that was ready when the tick was due, whatever tick it was made for (`newest_ready`). It is
+  the measure of Li, Wang and Ramanan, "Towards Streaming Perception" (ECCV 2020), which charges the time of every
+  computation, with mean IoU in place of average precision for segmentation;
+- for the tick: the output that was made for it, however long after the tick was due it was ready.
 
     scores = StreamingScores(card.labels.names)
     scores.add(truth, mask, origin="warped", age_ns=200_000_000)
@@ -27,6 +30,26 @@ Mask = npt.NDArray[np.uint8]
 Tallies = npt.NDArray[np.int64]  # …×3×classes: pixels that are right, those of the true class, and those predicted.
 
 AGE_EDGES_MS = (0, 50, 150, 250, 350, 450, 550, 1000)  # Lower ends of the age bins; the last bin has no upper end.
+
+
+def newest_ready(made_for: Sequence[int], ready_ns: Sequence[int], due_ns: Sequence[int | None]) -> list[int | None]:
+    """Returns which output counts at each tick: of those that were ready when it was due, that of the latest tick.
+
+    An output that is ready later than one of a later tick never counts, and a tick for which none was made withdraws nothing.
+
+    Args:
+        made_for: The number of the tick that each output was made for.
+        ready_ns: The time at which each output was ready.
+        due_ns: The time at which each tick was due; None if it is unknown.
+
+    Returns:
+        A number of `made_for` for each tick; None if no output was ready, or its time is unknown.
+    """
+    order = np.argsort(np.asarray(ready_ns, np.int64), kind="stable")
+    times_ns = np.asarray(ready_ns, np.int64)[order]
+    newest = np.maximum.accumulate(np.asarray(made_for, np.int64)[order]) if len(order) else order
+    ready = [0 if due is None else int(np.searchsorted(times_ns, due, side="right")) for due in due_ns]
+    return [int(newest[count - 1]) if count else None for count in ready]
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The log of outputs: one CSV row per tick, which says what the vehicle could act on at that time, or why nothing."""
+"""The log of outputs: one CSV row per tick, with the output made for it and when it was ready, or why there is none."""
 
 import csv
 import os
@@ -18,6 +18,7 @@ from shared.files import open_file
 from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk, milliseconds, text_cell
 
 PRESENTED_NAME = "presented.csv"
+HOLD = "hold"  # The presenter whose outputs are the results themselves: each was ready when its result arrived.
 ABORTED = (
     "aborted"  # The reason of a tick that had no row yet when the vehicle node died, or whose row a full disk lost.
 )
@@ -172,8 +173,8 @@ def read_presented(folder: Path) -> Iterator[PresentedRow]:
     try:
         with open_file(path) as file:
             names = _cells(path, file, 1) or []
-            if not set(names).issuperset(COLUMNS):
-                raise LogError(f"{path} is no log of outputs: its first line does not name the expected columns")
+            if missing := [name for name in COLUMNS if name not in names]:
+                raise LogError(f"{path} is no log of outputs, or of another version: it has no {', '.join(missing)}")
             for line in count(2):
                 cells = _cells(path, file, line)
                 if cells is None:

@@ -80,7 +80,10 @@ def test_the_accuracy_is_that_of_the_report(tmp_path: Path) -> None:
     write_truth(tmp_path / "truth.mcap", range(FRAMES))
     table = skylane.open_run(folder).accuracy(truth=tmp_path / "truth.mcap")
     expected = run_accuracy(load_run(folder), tmp_path / "truth.mcap")
-    assert list(table.index) == ["outputs", "held", "ceiling"]
+    assert list(table.index) == ["at_tick", "held", "ceiling", "for_tick"]
+    assert table.loc["for_tick", "accuracy"] == pytest.approx(1.0)
+    assert table.loc["at_tick", "accuracy"] == pytest.approx(expected.at_tick.accuracy())
+    assert table.attrs["after_due_ms"] == {"p50": 5.0, "p95": 5.0}
     assert table.loc["ceiling", "accuracy"] == pytest.approx(expected.ceiling.accuracy()) == pytest.approx(1.0)
     assert table.loc["held", "accuracy"] == pytest.approx(expected.held.accuracy())
     assert table.loc["held", "car"] == pytest.approx(expected.held.by_class()["car"])

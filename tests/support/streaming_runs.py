@@ -5,7 +5,7 @@ only the age of an output makes it wrong.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,10 @@ class StreamingRunPlan:
     unanswered: Collection[int] = ()  # Frames without a result.
     local: Collection[int] = ()  # Frames that the local model answered, in 50 ms.
     warped: Mapping[int, int] | None = None  # Ticks by the frame whose true mask a presenter gave; None: no presenter.
+    presenter: str = "warp"
+    after_due_ms: Mapping[int, float] = field(
+        default_factory=dict
+    )  # When the outputs of some ticks were ready; else 5.
     source: Mapping[str, Any] | None = None  # The manifest's section.
     model: Mapping[str, Any] | None = None  # The same.
     not_stored: Collection[int] = ()  # Frames whose result is not in the bag of the sink.
@@ -95,7 +99,7 @@ def write_streaming_run(folder: Path, plan: StreamingRunPlan = StreamingRunPlan(
     if plan.warped is not None:
         (folder / "presented").mkdir()
         write_masks(folder / "presented" / "masks_bag", plan.warped)
-        manifest["presenting"] = {"kind": "warp"}
+        manifest["presenting"] = {"kind": plan.presenter}
         with PresentedLog(folder) as presented:
             for frame in range(plan.frames):
                 presented.write(_presented(plan, frame))
@@ -155,7 +159,7 @@ def _presented(plan: StreamingRunPlan, frame: int) -> PresentedRow:
         "frame_index": frame,
         "frame_stamp_ns": _stamp_ns(frame),
         "due_ns": due_ns,
-        "presented_ns": due_ns + 5_000_000,
+        "presented_ns": due_ns + round(1e6 * plan.after_due_ms.get(frame, 5)),
         "processing_ns": 4_000_000,
     }
     if frame not in plan.warped:

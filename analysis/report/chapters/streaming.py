@@ -1,4 +1,4 @@
-"""Streaming accuracy: how right the outputs were for their own tick, of one run or of several."""
+"""Streaming accuracy, at the tick and for the tick: how right the outputs of one run or of several were for the present."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,12 +27,17 @@ from analysis.streaming.run_accuracy import RunAccuracy
 from analysis.streaming.tick_outputs import TickOutput
 from edge.presenting.flow import FlowSize
 from modelling.evaluation.streaming import AGE_EDGES_MS, ScoredTicks, joined
-from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin
+from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin
 
 TITLE = "Streaming accuracy"
+AT_TICK, FOR_TICK = "at the tick", "for the tick"
+MEASURES = (
+    "At the tick counts the newest output that was ready when the tick was due, whatever tick it was made for; a held result is ready "
+    "when it arrives. For the tick counts the output that was made for it, however long after the tick was due it was ready."
+)
 _HELD, _CEILING = "newest held", "ceiling"
 _FROM_WORKERS = "workers only"
-_HOLD = "hold"  # The presenter that moves nothing.
+_AFTER_DUE = ("after due p50 ms", "after due p95 ms")
 _DIGITS = 3
 _NS_IN_S = 1e9
 
@@ -43,11 +48,11 @@ def chapter(accuracy: RunAccuracy) -> Chapter:
     notes = map(Paragraph, filter(None, [accuracy.note]))
     parts: list[ChapterPart] = [*paragraphs, *notes, *map(Caution, accuracy.cautions)]
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
-    if accuracy.presenter not in ("", _HOLD):
+    if accuracy.presenter not in ("", HOLD):
         parts.append(_movement_table(accuracy))
     if accuracy.missing:
         rows = tuple(accuracy.missing.items())
-        parts.append(ReportTable("streaming_missing", "Ticks without an output.", ("reason", "ticks"), rows))
+        parts.append(ReportTable("streaming_missing", "Ticks for which no output was made.", ("reason", "ticks"), rows))
     parts += [_age_table(accuracy), _class_table(accuracy)]
     return Chapter("streaming", TITLE, tuple(parts))
 
@@ -57,7 +62,7 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
     metric = accuracies[0].comparison.metric
     groups: dict[tuple[str, str, tuple[str, ...]], list[RunAccuracy]] = {}
     for each in accuracies:
-        groups.setdefault((each.comparison.metric, each.presenter, each.outputs.names), []).append(each)
+        groups.setdefault((each.comparison.metric, each.presenter, each.at_tick.names), []).append(each)
     rows = [_run_row(each.run, [each]) for each in accuracies]
     rows += [
         _run_row(f"all {len(runs)} runs, {presenter or 'without a presenter'}", runs)
@@ -65,16 +70,16 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
         if len(runs) > 1
     ]
     headings = (
-        "run", "presenter", "ticks", metric, f"{metric}, all ticks", "held", "ceiling", "age p50 ms", "age p95 ms",
-        "without output %",
+        "run", "presenter", "ticks", AT_TICK, f"{AT_TICK}, all ticks", FOR_TICK, *_AFTER_DUE, "held", "ceiling", "age p50 ms",
+        "age p95 ms", "without output %",
     )  # fmt: skip
     caption = (
-        f"{_opening(metric)} of the outputs against the labels of their own tick, with 95 % intervals: of one run over blocks of "
-        "ticks, of several over runs. All ticks: those without an output count as wrong. Held: what holding the newest "
-        "result would have given. Held and ceiling also count the local model's results that were given in place of a worker's."
+        f"{_opening(metric)} with 95 % intervals: of one run over blocks of ticks, of several over runs. {MEASURES} All ticks: those "
+        "without an output count as wrong. Held: what holding the newest result would have given at the tick. Age and share without "
+        "output are those at the tick. Held and ceiling also count the local model's results that were given in place of a worker's."
     )
-    digits = dict.fromkeys((metric, f"{metric}, all ticks", "held", "ceiling"), _DIGITS)
-    digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
+    digits = dict.fromkeys((AT_TICK, f"{AT_TICK}, all ticks", FOR_TICK, "held", "ceiling"), _DIGITS)
+    digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1} | dict.fromkeys(_AFTER_DUE, 0)
     cautions = [Caution(f"{each.run}: {text}") for each in accuracies for text in each.cautions]
     table = ReportTable("streaming_runs", caption, headings, rows, digits)
     notes = [Paragraph(f"{each.run}: {each.note}") for each in accuracies if each.note]
@@ -83,14 +88,23 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
 
 def key_figures(accuracy: RunAccuracy) -> tuple[KeyFigure, ...]:
     """Returns the accuracy for the top of the report."""
-    value, ceiling = accuracy.outputs.accuracy(), accuracy.ceiling.accuracy()
-    note = f"{accuracy.comparison.metric} at every tick; {number(ceiling, _DIGITS)} without any delay"
-    return (KeyFigure("streaming accuracy", number(value, _DIGITS), note),)
+    note = f"{accuracy.comparison.metric}; {number(accuracy.ceiling.accuracy(), _DIGITS)} without any delay"
+    if accuracy.for_tick is not None:
+        note += f"; {number(accuracy.for_tick.accuracy(), _DIGITS)} {FOR_TICK}, {_after_due(accuracy)}"
+    return (KeyFigure(f"streaming accuracy, {AT_TICK}", number(accuracy.at_tick.accuracy(), _DIGITS), note),)
+
+
+def _after_due(accuracy: RunAccuracy) -> str:
+    """Says how late the outputs of a presenter were."""
+    p50, p95 = (number(value, 0) for value in _p50_p95(accuracy.after_due_ms))
+    return f"ready {p50} ms after due (p50; p95 {p95} ms)"
 
 
 def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
     """Returns the streaming accuracy of a run as plain data with intervals."""
-    candidates = {"outputs": accuracy.outputs, "held": accuracy.held, "ceiling": accuracy.ceiling}
+    candidates = {"at_tick": accuracy.at_tick, "held": accuracy.held, "ceiling": accuracy.ceiling}
+    if accuracy.for_tick is not None:
+        candidates |= {"for_tick": accuracy.for_tick}
     if accuracy.held_from_workers is not None:
         candidates |= {"held_from_workers": accuracy.held_from_workers, "ceiling_from_workers": _from_workers(accuracy)}
     return {
@@ -103,10 +117,11 @@ def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
         "unscored": dict(accuracy.unscored),
         "missing": accuracy.missing,
         "origins": {
-            origin: {"ticks": count, "accuracy": accuracy.outputs.where(_of_origin(origin)).accuracy()}
-            for origin, count in accuracy.outputs.origins().items()
+            origin: {"ticks": count, "accuracy": accuracy.at_tick.where(_of_origin(origin)).accuracy()}
+            for origin, count in accuracy.at_tick.origins().items()
         },
-        "age_ms": dict(zip(("p50", "p95"), _p50_p95(accuracy.outputs.ages_ms()), strict=True)),
+        "age_ms": dict(zip(("p50", "p95"), _p50_p95(accuracy.at_tick.ages_ms()), strict=True)),
+        "after_due_ms": dict(zip(("p50", "p95"), _p50_p95(accuracy.after_due_ms), strict=True)),
         **{
             name: {
                 "accuracy": accuracy.interval(scores),
@@ -117,27 +132,34 @@ def streaming_json(accuracy: RunAccuracy) -> dict[str, Any]:
         },
         "by_age": [
             {"from_ms": edge, "ticks": len(scores.ticks), "accuracy": accuracy.interval(scores)}
-            for edge, scores in accuracy.outputs.by_age().items()
+            for edge, scores in accuracy.at_tick.by_age().items()
         ],
         "cautions": list(accuracy.cautions),
     }  # fmt: skip
 
 
 def _introduction(accuracy: RunAccuracy) -> str:
-    value = accuracy.outputs.accuracy()
-    what = f"outputs of the presenter {accuracy.presenter}" if accuracy.presenter else "newest result that had arrived"
-    return (
-        f"At every tick, which is a camera frame at the time at which it is due, the {what} is compared with the true labels "
-        f"of that same tick, because a vehicle acts on the present: {accuracy.comparison.metric} {number(value, _DIGITS)}. The "
-        f"ceiling of {number(accuracy.ceiling.accuracy(), _DIGITS)} is what the same results would be worth if they took no time."
+    metric, value = accuracy.comparison.metric, number(accuracy.at_tick.accuracy(), _DIGITS)
+    what = "output" if accuracy.for_tick is not None else "result"
+    text = (
+        "A tick is a camera frame at the time at which it is due. Outputs are compared with the true labels of the tick, because a "
+        f"vehicle acts on the present. {_opening(AT_TICK)}, with the newest {what} that was ready when the tick was due, the "
+        f"{metric} is {value}."
     )
+    if accuracy.for_tick is not None:
+        text += (
+            f" {_opening(FOR_TICK)}, with the output that the presenter {accuracy.presenter} made for it, it is "
+            f"{number(accuracy.for_tick.accuracy(), _DIGITS)}; these outputs were {_after_due(accuracy)}."
+        )
+    ceiling = number(accuracy.ceiling.accuracy(), _DIGITS)
+    return f"{text} The ceiling of {ceiling} is what the same results would be worth if they took no time."
 
 
 def _counting(accuracy: RunAccuracy) -> str:
     """Says which ticks and results are counted, and when."""
     text = (
-        f"Every frame that was read is a tick, also one that was dropped. At a tick, {_HELD} is the result of the latest frame "
-        "among the results that the vehicle had decoded when the tick was due, whatever its age; a result that missed its "
+        f"Every frame that was read is a tick, also one that was dropped. An output stays the newest one until a later one is ready: "
+        f"a tick for which none was made withdraws nothing. At a tick, {_HELD} is the result of the latest frame among the results that the vehicle had decoded when the tick was due, whatever its age; a result that missed its "
         "deadline does not count, and a reused result counts for the frame that reused it."
     )
     if accuracy.held_from_workers is None:
@@ -158,7 +180,9 @@ def _from_workers(accuracy: RunAccuracy) -> ScoredTicks[Any]:
 def _candidates(accuracy: RunAccuracy) -> Iterator[tuple[str, ScoredTicks[Any]]]:
     """Yields the candidates that the tables and charts compare, with their names."""
     if accuracy.presenter:
-        yield f"presented ({accuracy.presenter})", accuracy.outputs
+        yield f"presented ({accuracy.presenter}), {AT_TICK}", accuracy.at_tick
+    if accuracy.for_tick is not None:
+        yield f"presented ({accuracy.presenter}), {FOR_TICK}", accuracy.for_tick
     yield _HELD, accuracy.held
     if accuracy.held_from_workers is not None:
         yield f"{_HELD}, {_FROM_WORKERS}", accuracy.held_from_workers
@@ -173,27 +197,39 @@ def _summary_table(accuracy: RunAccuracy) -> ReportTable:
     for name, scores in _candidates(accuracy):
         missing = sum(tick.is_missing for tick in scores.ticks)
         estimates = (accuracy.interval(scores), accuracy.interval(scores, with_missing=True))
-        rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(scores.ages_ms())))
+        after_due = _p50_p95(accuracy.after_due_ms if scores is accuracy.for_tick else np.empty(0))
+        rows.append((name, len(scores.ticks), missing, *estimates, *_p50_p95(scores.ages_ms()), *after_due))
     caption = (
-        f"{_opening(metric)} with its 95 % interval for this run. All ticks: those without an output count too, with everything in "
-        "them missed. Newest held: what holding the newest result would have given. Ceiling: each result for its own frame, "
-        "only of frames with a result."
+        f"{_opening(metric)} with its 95 % interval for this run. {MEASURES} All ticks: those without an output count too, with "
+        "everything in them missed. Newest held: what holding the newest result would have given at the tick. Ceiling: each result "
+        "for its own frame, only of frames with a result. After due: how much later than its tick an output was ready."
     )
-    headings = ("what", "ticks", "without output", metric, f"{metric}, all ticks", "age p50 ms", "age p95 ms")
-    digits = {metric: _DIGITS, f"{metric}, all ticks": _DIGITS, "age p50 ms": 0, "age p95 ms": 0}
+    headings = (
+        "what",
+        "ticks",
+        "without output",
+        metric,
+        f"{metric}, all ticks",
+        "age p50 ms",
+        "age p95 ms",
+        *_AFTER_DUE,
+    )
+    digits = {metric: _DIGITS, f"{metric}, all ticks": _DIGITS, "age p50 ms": 0, "age p95 ms": 0} | dict.fromkeys(
+        _AFTER_DUE, 0
+    )
     return ReportTable("streaming", caption, headings, rows, digits)
 
 
 def _origin_table(accuracy: RunAccuracy) -> ReportTable:
     rows: list[TableRow] = []
-    for origin, count in accuracy.outputs.origins().items():
-        scores = accuracy.outputs.where(_of_origin(origin))
+    for origin, count in accuracy.at_tick.origins().items():
+        scores = accuracy.at_tick.where(_of_origin(origin))
         ages = _p50_p95(scores.ages_ms())
-        rows.append((origin, count, 100 * count / len(accuracy.outputs.ticks), scores.accuracy(), *ages))
+        rows.append((origin, count, 100 * count / len(accuracy.at_tick.ticks), scores.accuracy(), *ages))
     metric = accuracy.comparison.metric
     headings = ("origin of the output", "ticks", "share %", metric, "age p50 ms", "age p95 ms")
     digits = {metric: _DIGITS, "share %": 1, "age p50 ms": 0, "age p95 ms": 0}
-    caption = "What the outputs of the scored ticks were made of. A local output has the age 0."
+    caption = f"What the outputs {AT_TICK} were made of, of the scored ticks."
     return ReportTable("streaming_origins", caption, headings, rows, digits)
 
 
@@ -228,9 +264,7 @@ def _age_table(accuracy: RunAccuracy) -> ReportTable:
         rows.append(tuple(row))
     columns = list(chain.from_iterable((f"{name}: ticks", name) for name, _ in candidates))
     metric = accuracy.comparison.metric
-    caption = (
-        f"{_opening(metric)} by the age of the output: the time from the frame that it was computed for to the tick."
-    )
+    caption = f"{_opening(metric)} by the age of the output: the time from the frame that its result was computed for to the tick."
     return ReportTable("streaming_ages", caption, ("age ms", *columns), rows, {name: _DIGITS for name, _ in candidates})
 
 
@@ -270,12 +304,12 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
     """Shows the accuracy of each second, which an outage lowers, and the share of ticks without an output."""
     due_s = np.array([(tick.due_ns or 0) / _NS_IN_S for tick in accuracy.scored])
     seconds = np.floor(due_s - due_s.min()).astype(int) if len(due_s) else np.empty(0, int)
-    kind = type(accuracy.outputs)
+    kind = type(accuracy.at_tick)
     values, ages = [], []
     present = np.unique(seconds)
     for second in present:
-        ticks = [accuracy.outputs.ticks[index] for index in np.flatnonzero(seconds == second)]
-        scores = kind(accuracy.outputs.names, ticks)
+        ticks = [accuracy.at_tick.ticks[index] for index in np.flatnonzero(seconds == second)]
+        scores = kind(accuracy.at_tick.names, ticks)
         values.append(scores.accuracy(with_missing=True))
         ages.append(float(np.mean(scores.ages_ms())) if any(not tick.is_missing for tick in ticks) else np.nan)
     metric = accuracy.comparison.metric
@@ -297,14 +331,14 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
         "margin": {"r": 64},
     }
     lowest = f"{number(min(values), _DIGITS)} to {number(max(values), _DIGITS)}" if values else "no tick"
-    caption = f"{_opening(metric)} of each second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
+    caption = f"{_opening(metric)} {AT_TICK}, by second of the run ({lowest}), and the mean age of its outputs. Ticks without an output count as wrong."
     return Chart("streaming_over_time", caption, traces, layout, height=300)
 
 
 def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
     names = [each.run for each in accuracies]
     candidates: Mapping[str, list[IntervalEstimate]] = {
-        "outputs": [each.interval(each.outputs) for each in accuracies],
+        AT_TICK: [each.interval(each.at_tick) for each in accuracies],
         "held": [each.interval(each.held) for each in accuracies],
         "ceiling": [each.interval(each.ceiling) for each in accuracies],
     }
@@ -313,23 +347,25 @@ def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
         for index, (name, estimates) in enumerate(candidates.items())
     )
     metric = accuracies[0].comparison.metric
-    best = max(accuracies, key=lambda each: each.outputs.accuracy())
+    best = max(accuracies, key=lambda each: each.at_tick.accuracy())
     caption = (
-        f"{_opening(metric)} of each run's outputs, of holding its newest result, and its ceiling, with 95 % intervals for each run. Best: "
-        f"{best.run}, {number(best.outputs.accuracy(), _DIGITS)}."
+        f"{_opening(metric)} of each run's outputs {AT_TICK}, of holding its newest result, and its ceiling, with 95 % intervals for "
+        f"each run. Best {AT_TICK}: {best.run}, {number(best.at_tick.accuracy(), _DIGITS)}."
     )
     layout = {"xaxis": axis("run", type="category"), "yaxis": axis_from_zero(metric)}
     return Chart("streaming_runs", caption, traces, layout, height=340)
 
 
 def _run_row(name: str, runs: Sequence[RunAccuracy]) -> TableRow:
-    outputs, held, ceiling = (joined([getattr(run, which) for run in runs]) for which in ("outputs", "held", "ceiling"))
+    at_tick, held, ceiling = (joined([getattr(run, which) for run in runs]) for which in ("at_tick", "held", "ceiling"))
+    made = [run.for_tick for run in runs if run.for_tick is not None]
     interval = runs[0].interval
-    missing = sum(tick.is_missing for tick in outputs.ticks)
+    missing = sum(tick.is_missing for tick in at_tick.ticks)
     return (
-        name, runs[0].presenter or "none", len(outputs.ticks), interval(outputs), interval(outputs, with_missing=True),
-        interval(held), interval(ceiling), *_p50_p95(outputs.ages_ms()),
-        100 * missing / len(outputs.ticks) if outputs.ticks else np.nan,
+        name, runs[0].presenter or "none", len(at_tick.ticks), interval(at_tick), interval(at_tick, with_missing=True),
+        interval(joined(made)) if made else None, *_p50_p95(np.concatenate([run.after_due_ms for run in runs])),
+        interval(held), interval(ceiling), *_p50_p95(at_tick.ages_ms()),
+        100 * missing / len(at_tick.ticks) if at_tick.ticks else np.nan,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.run_log import NOT_SENT, ORIGINS, RunLog, load_runs
 from analysis.report.data.answered_frames import FrameGroup, timed_results
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
+from analysis.study.accuracy import STREAMING_COLUMNS
 from shared.errors import SkylaneError
 from shared.files import check_file, read_file
 from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome
@@ -27,8 +28,8 @@ _RUN_TEXT: Final = ("cell", "state", "reason", "validity", "validity_reason")
 _RUN_NUMBERS: Final = (
     "repetition", "throughput_hz", "total_mean_ms", "total_p50_ms", "worker_cpu_percent", "worker_rss_mb", "vehicle_cpu_percent",
     "vehicle_rss_mb", "broker_cpu_percent", "gpu_percent", "gpu_memory_mb", "frames_read", *ORIGINS, "frames_sent",
-    "mean_iou", "pixel_accuracy", "masks_compared", "streaming_mean_iou", "streaming_mean_iou_all_ticks",
-    "output_age_p50_ms", "output_age_p95_ms", "ticks_scored", "ticks_without_output", "bytes_per_frame",
+    "mean_iou", "pixel_accuracy", "masks_compared", *STREAMING_COLUMNS, "ticks_scored", "ticks_without_output",
+    "bytes_per_frame",
 )  # fmt: skip
 _NONE: Final = "none"  # The value of an axis for a run without a gate, local model, cascade or presenter.
 _NAMES_OF_NOTHING: Final = {"present": "no presenter"}  # Names of this value that do not follow from that of the axis.

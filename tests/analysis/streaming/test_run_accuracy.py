@@ -44,12 +44,13 @@ def test_a_run_without_a_presenter_is_scored_as_if_its_newest_result_were_held(t
     """A result takes 150 ms: at every tick, the newest one is that of the second frame before. The ceiling ignores that."""
     accuracy = _accuracy(tmp_path)
     assert accuracy.presenter == ""
-    assert accuracy.outputs is accuracy.held
-    assert accuracy.outputs.by_class()["car"] == pytest.approx(_iou_of_car(2))
+    assert accuracy.at_tick is accuracy.held
+    assert accuracy.for_tick is None
+    assert accuracy.at_tick.by_class()["car"] == pytest.approx(_iou_of_car(2))
     assert accuracy.ceiling.accuracy() == 1.0
     assert accuracy.missing == {"no_result": 2}
     assert {tick.age_ns for tick in accuracy.scored} == {None, 2 * STEP_NS}
-    assert accuracy.outputs.accuracy(with_missing=True) < accuracy.outputs.accuracy()
+    assert accuracy.at_tick.accuracy(with_missing=True) < accuracy.at_tick.accuracy()
     assert (len(accuracy.ticks), len(accuracy.scored), accuracy.unscored, accuracy.cautions) == (20, 20, {}, [])
 
 
@@ -92,16 +93,81 @@ def test_unanswered_frames_are_ticks_too(tmp_path: Path) -> None:
 
 
 def test_outputs_of_a_presenter_are_scored_as_it_logged_them(tmp_path: Path) -> None:
-    """This presenter moves each result perfectly to now; holding is reported beside it."""
+    """This presenter moves each result perfectly to its tick, and is ready 5 ms after it: it is right one tick too late."""
     warped = {tick: tick for tick in _FRAMES if tick >= 2}
     accuracy = _accuracy(tmp_path, StreamingRunPlan(warped=warped))
     assert accuracy.presenter == "warp"
-    assert accuracy.outputs.accuracy() == 1.0
+    assert accuracy.for_tick is not None
+    assert accuracy.for_tick.accuracy() == 1.0
+    assert accuracy.for_tick.origins() == {"warped": 18, "none": 2}
+    assert list(accuracy.for_tick.by_age()) == [150]
+    assert accuracy.after_due_ms.tolist() == [5.0] * 18
+    assert accuracy.at_tick.by_class()["car"] == pytest.approx(_iou_of_car(1))
+    assert accuracy.at_tick.origins() == {"warped": 17, "none": 3}
     assert accuracy.held.by_class()["car"] == pytest.approx(_iou_of_car(2))
-    assert accuracy.outputs.origins() == {"warped": 18, "none": 2}
-    assert list(accuracy.outputs.by_age()) == [150]
     interval = accuracy.interval(accuracy.held)
     assert interval.low <= interval.value <= interval.high
+
+
+def test_an_output_that_was_ready_after_later_ticks_counts_at_the_last_of_them(tmp_path: Path) -> None:
+    """Tick 5's output took 230 ms, tick 6's and 7's 20 ms: at ticks 6 and 7, tick 4's and 6's are the newest that were ready."""
+    warped = {tick: tick for tick in _FRAMES if tick not in (0, 1, 12, 13)}
+    plan = StreamingRunPlan(warped=warped, after_due_ms={5: 230, 6: 20, 7: 20, 9: 100})
+    accuracy = _accuracy(tmp_path, plan)
+    found = {
+        tick.sequence: (tick.source, None if tick.age_ns is None else tick.age_ns // STEP_NS)
+        for tick in accuracy.scored
+    }
+    expected = {
+        2: (None, None),
+        3: (2, 3),
+        5: (4, 3),
+        6: (4, 4),
+        7: (6, 3),
+        8: (7, 3),
+        9: (8, 3),
+        10: (9, 3),
+        13: (11, 4),
+        14: (11, 5),
+    }
+    assert {tick: found[tick] for tick in expected} == expected
+    assert accuracy.missing == {"no_result": 4}
+    assert sorted(accuracy.after_due_ms.tolist()) == [5.0] * 12 + [20.0, 20.0, 100.0, 230.0]
+    later = run_accuracy(load_run(tmp_path / "run"), tmp_path / "truth", warm_up=12)
+    assert [(tick.sequence, tick.source) for tick in later.scored][:3] == [(12, 11), (13, 11), (14, 11)]
+    assert (len(later.scored), len(later.after_due_ms), len(later.ceiling.ticks)) == (8, 6, 20)
+
+
+def test_hold_counts_from_the_arrival_of_its_result(tmp_path: Path) -> None:
+    """Whenever the presenter shows it: a result that arrived can be acted on, and one that came after due cannot."""
+    late = dict.fromkeys(_FRAMES, 95.0)
+    plan = StreamingRunPlan(warped={tick: tick - 1 for tick in _FRAMES[2:]}, presenter="hold", after_due_ms=late)
+    accuracy = _accuracy(tmp_path, plan)
+    assert accuracy.at_tick is accuracy.held
+    assert accuracy.at_tick.by_class()["car"] == pytest.approx(_iou_of_car(2))
+    assert accuracy.for_tick is not None
+    assert accuracy.for_tick.by_class()["car"] == pytest.approx(_iou_of_car(1))
+    assert set(accuracy.after_due_ms) == {95.0}
+    text = chapter(accuracy).parts[0]
+    assert isinstance(text, Paragraph)
+    assert "ready 95 ms after due (p50; p95 95 ms)" in text.text
+
+
+def test_outputs_without_the_time_at_which_they_were_ready_are_named(tmp_path: Path) -> None:
+    """A damaged log cannot say that they counted at a tick; a log without the column is refused with its name."""
+    write_truth(tmp_path / "truth", _FRAMES)
+    folder = write_streaming_run(tmp_path / "run", StreamingRunPlan(warped={5: 5, 6: 6}))
+    log = folder / "presented.csv"
+    text = log.read_text(encoding="utf-8")
+    log.write_text(text.replace(str(DUE_NS + 5 * STEP_NS + 5_000_000), ""), encoding="utf-8")
+    accuracy = run_accuracy(load_run(folder), tmp_path / "truth")
+    assert accuracy.cautions[0].startswith("1 outputs of presented.csv have no due_ns or presented_ns")
+    assert {tick.source for tick in accuracy.scored} == {None, 6}
+    assert accuracy.for_tick is not None
+    assert accuracy.for_tick.origins() == {"none": 18, "warped": 2}
+    log.write_text(text.replace("presented_ns", "shown_ns"), encoding="utf-8")
+    with pytest.raises(SkylaneError, match=r"no log of outputs, or of another version: it has no presented_ns"):
+        run_accuracy(load_run(folder), tmp_path / "truth")
 
 
 def test_ticks_without_labels_are_counted_with_the_reason(tmp_path: Path) -> None:
@@ -143,7 +209,7 @@ def test_classes_that_the_model_does_not_have_are_counted(tmp_path: Path) -> Non
     assert accuracy.cautions == [
         "17.4 % of the labelled pixels are not scored: they have class ids up to 9, and the model has 3 classes (0 to 2)."
     ]
-    assert accuracy.outputs.by_class()["car"] == pytest.approx(_iou_of_car(2))
+    assert accuracy.at_tick.by_class()["car"] == pytest.approx(_iou_of_car(2))
 
 
 def test_a_repeated_drive_is_matched_pass_by_pass(tmp_path: Path) -> None:
@@ -273,7 +339,7 @@ def test_a_damaged_row_of_the_log_costs_its_tick_only(column: str, tmp_path: Pat
     log.write_text("\n".join((header, *rows, "")), encoding="utf-8")
     accuracy = run_accuracy(load_run(folder), tmp_path / "truth")
     assert 18 <= len(accuracy.scored) <= 20
-    assert 0.5 < accuracy.outputs.accuracy() < 0.8
+    assert 0.5 < accuracy.at_tick.accuracy() < 0.8
 
 
 def test_a_run_without_frames_is_refused(tmp_path: Path) -> None:

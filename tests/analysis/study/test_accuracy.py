@@ -23,8 +23,9 @@ def test_masks_and_outputs_of_all_vehicles_are_compared_and_removed(tmp_path: Pa
         write_streaming_run(tmp_path / f"vehicle-{number}")
     columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=4)
     assert (columns["mean_iou"], columns["pixel_accuracy"], columns["masks_compared"]) == (1.0, 1.0, 40)
-    assert 0.5 < columns["streaming_mean_iou"] < 0.8
-    assert columns["streaming_mean_iou_all_ticks"] == columns["streaming_mean_iou"]
+    assert 0.5 < columns["at_tick_mean_iou"] < 0.8
+    assert columns["at_tick_mean_iou_all_ticks"] == columns["at_tick_mean_iou"]
+    assert not [name for name in columns if name.startswith(("for_tick", "after_due"))]
     assert (columns["output_age_p50_ms"], columns["output_age_p95_ms"]) == (200.0, 200.0)
     assert (columns["ticks_scored"], columns["ticks_without_output"]) == (32, 0)
     assert not list(tmp_path.glob("vehicle-*/masks_bag"))
@@ -36,9 +37,11 @@ def test_outputs_of_a_presenter_take_the_place_of_the_held_result(tmp_path: Path
     warped = {tick: tick for tick in _FRAMES if tick >= 10}
     write_streaming_run(tmp_path / "vehicle-1", StreamingRunPlan(warped=warped))
     columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=0)
-    assert columns["streaming_mean_iou"] == 1.0
-    assert columns["streaming_mean_iou_all_ticks"] == pytest.approx(0.5)
-    assert (columns["ticks_scored"], columns["ticks_without_output"]) == (20, 10)
+    assert columns["for_tick_mean_iou"] == 1.0
+    assert columns["for_tick_mean_iou_all_ticks"] == pytest.approx(0.5)
+    assert (columns["after_due_p50_ms"], columns["after_due_p95_ms"]) == (5.0, 5.0)
+    assert columns["at_tick_mean_iou_all_ticks"] < columns["at_tick_mean_iou"] < 0.9
+    assert (columns["ticks_scored"], columns["ticks_without_output"]) == (20, 11)
     assert not list((tmp_path / "vehicle-1").rglob("masks_bag"))
 
 
@@ -60,7 +63,7 @@ def test_a_run_without_answers_has_no_accuracy(tmp_path: Path) -> None:
     write_streaming_run(tmp_path / "vehicle-1", StreamingRunPlan(unanswered=_FRAMES))
     columns = compare_masks(tmp_path, tmp_path / "truth", warm_up=0)
     counts = {"masks_compared": 0, "ticks_scored": 20, "ticks_without_output": 20}
-    assert columns == counts | {"streaming_mean_iou_all_ticks": 0.0}
+    assert columns == counts | {"at_tick_mean_iou_all_ticks": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def test_true_labels_as_results_isolate_the_presenter(tmp_path: Path) -> None:
     # Held for two frames, the block is four pixels behind: 12 of 16 columns are right.
     assert at_200["candidates"]["hold"]["iou_by_class"]["car"] == pytest.approx(12 / 20, abs=1e-4)
     assert at_200["ticks"] == 14
+    # At the tick, a warped mask counts one frame late, and the first one of the drive is ready at the second tick.
+    strict = at_200["at_tick"]
+    assert strict["ticks"] == 13
+    assert strict["candidates"]["hold"]["iou_by_class"]["car"] == pytest.approx(12 / 20, abs=1e-4)
+    assert strict["candidates"]["warp"]["mean_iou"]["value"] < at_200["candidates"]["warp"]["mean_iou"]["value"]
     assert result["real_drives"][0] | {"bag": ""} == {
         "bag": "",
         "frames": 16,

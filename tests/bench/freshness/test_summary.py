@@ -11,7 +11,6 @@ from bench.freshness.replay import (
     AGES_MS,
     CEILING,
     EVERY,
-    HOLD,
     LINKS,
     LOCAL,
     OUTAGE,
@@ -20,8 +19,10 @@ from bench.freshness.replay import (
     Scores,
     age_case,
     outage_frames,
+    strict,
 )
 from modelling.evaluation.streaming import StreamingScores
+from shared.runlog.presented_log import HOLD
 from shared.terminal_table import Table
 
 NAMES = ("none", "road", "car")
@@ -50,9 +51,13 @@ def scores(drive: int, ticks: int, *, missing: range = range(0)) -> Scores:
 @pytest.fixture(scope="module")
 def summary() -> dict[str, Any]:
     """Four drives of every case, and an outage."""
-    ages = [{case: scores(drive, 8) for case in (*map(age_case, AGES_MS), *LINKS)} for drive in range(4)]
+    cases = (*map(age_case, AGES_MS), *LINKS)
+    ages = [{name: scores(drive, 8) for case in cases for name in (case, strict(case))} for drive in range(4)]
     no_output = range(2 * RATE_HZ, OUTAGE_S[1] * RATE_HZ - _FIRST)
-    outage = [{OUTAGE: scores(drive, outage_frames() - _FIRST, missing=no_output)} for drive in range(3)]
+    outage = [
+        {name: scores(drive, outage_frames() - _FIRST, missing=no_output) for name in (OUTAGE, strict(OUTAGE))}
+        for drive in range(3)
+    ]
     return summarise(merged(ages) | merged(outage))
 
 
@@ -119,6 +124,6 @@ def test_the_tables_name_what_is_missed(summary: dict[str, Any]) -> None:
     }
     parts = list(tables(result))
     lines = [part for part in parts if isinstance(part, str)]
-    assert sum(isinstance(part, Table) for part in parts) == 4
+    assert sum(isinstance(part, Table) for part in parts) == 6, "at the tick and for the tick: by age and link"
     assert sum("NOT met" in line for line in lines) == 1
     assert any("Dedelayed" in line for line in lines)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,14 @@ def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: A
     return PresentedTick(sequence=sequence, output=output, **{**given, **facts, **image, **fields})
 
 
-def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink) -> OutputRecorder:
-    """Records ticks as the presenter's thread does, and returns the recorder at the end of its run."""
+def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink, first_ns: int | None = None) -> OutputRecorder:
+    """Records ticks as the presenter's thread does, and returns the recorder at the end of its run.
+
+    `first_ns`: the time at which the first output of the camera was ready.
+    """
     presentation = Presentation(lambda: HoldPresenter(PresenterParts(CARD)), CARD, CONFIG)
+    if first_ns is not None:
+        presentation.first_ready_ns["/left"] = first_ns
     with PresentedLog(folder) as log:
         recorder = OutputRecorder(presentation, log, sinks, CONFIG, CARD, session="s1")
         with recorder:
@@ -133,7 +139,21 @@ def test_rows_that_a_full_disk_lost_are_reported(tmp_path: Path) -> None:
 def test_the_summary_says_what_outputs_were_made_of(tmp_path: Path) -> None:
     """The first look at a run must show how often the vehicle had nothing to act on."""
     ticks = [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2), _tick(3, OutputOrigin.WARPED)]
-    lines = list(_record(tmp_path, ticks).lines())
-    assert lines[0] == "3 of 4 frames had an output when they were due (2 remote, 1 warped)"
-    assert lines[1] == "1 of 4 frames had none (1 too_old)"
-    assert len(lines) == 2
+    at = [10**9 * number for number in range(4)]
+    after = (0, 500_000_000, 20_000_000, 30_000_000)
+    timed = [
+        replace(tick, due_ns=due, presented_ns=due + late) for tick, due, late in zip(ticks, at, after, strict=True)
+    ]
+    recorder = _record(tmp_path, timed, first_ns=at[1])
+    assert list(recorder.lines()) == [
+        "At the tick: 3 of 4 frames had an output that was ready when they were due",
+        "For the tick: 3 of 4 frames got an output (2 remote, 1 warped), ready 30 ms after they were due (p50; p95 453 ms)",
+        "1 of 4 frames got none (1 too_old)",
+    ]
+
+
+def test_a_run_without_outputs_says_nothing_of_their_time(tmp_path: Path) -> None:
+    """No output was ready at any tick."""
+    lines = list(_record(tmp_path, [_tick(0, OutputOrigin.NONE)]).lines())
+    assert lines[0] == "At the tick: 0 of 1 frames had an output that was ready when they were due"
+    assert lines[1] == "For the tick: 0 of 1 frames got an output"

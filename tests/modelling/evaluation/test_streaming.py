@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from modelling.evaluation.metrics import Confusion
-from modelling.evaluation.streaming import Mask, StreamingScores
+from modelling.evaluation.streaming import Mask, StreamingScores, newest_ready
 
 NAMES = ("none", "road", "car")
 TRUTH = np.array([[1, 1, 2, 2], [1, 1, 0, 0]], np.uint8)
@@ -29,6 +29,28 @@ def test_the_mean_iou_is_that_of_the_summed_confusion() -> None:
     assert scores.iou_by_class() == pytest.approx(
         dict(zip(NAMES[1:], confusion.intersection_over_union()[1:], strict=True))
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ({}, [None, None, None, None]),
+        (
+            {0: 5, 1: 105, 2: 205, 3: 305},
+            [None, 0, 1, 2],
+        ),  # Each is ready 5 ms after its tick: it counts at the next one.
+        ({0: 0, 1: 100, 2: 200, 3: 300}, [0, 1, 2, 3]),  # Ready at the very time at which the tick is due.
+        ({0: 101, 1: 301, 2: 302}, [None, None, 0, 0]),  # Late by more than a tick: the older one stays.
+        ({0: 250, 1: 150, 2: 210}, [None, None, 1, 2]),  # The output for tick 0 is ready last and never counts.
+        ({1: 120}, [None, None, 1, 1]),  # None is made for ticks 2 and 3: that withdraws nothing.
+        ({3: 0}, [3, 3, 3, 3]),
+    ],
+)
+def test_the_newest_output_that_was_ready_counts_at_a_tick(made: dict[int, int], expected: list[int | None]) -> None:
+    """Outputs by the tick they were made for, with the time at which they were ready; ticks are due every 100 ms."""
+    assert newest_ready(list(made), list(made.values()), [0, 100, 200, 300]) == expected
+    assert newest_ready([*made][::-1], [*made.values()][::-1], [0, 100, 200, 300]) == expected
+    assert newest_ready(list(made), list(made.values()), [None, 300]) == [None, expected[3]]
 
 
 def test_a_missing_output_counts_in_the_second_value_only() -> None:

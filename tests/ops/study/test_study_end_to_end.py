@@ -205,7 +205,12 @@ def test_presenters_are_compared_by_their_streaming_accuracy(models: Path, tmp_p
     assert code == 0, output + errors
     runs = pd.read_csv(tmp_path / "study" / "runs.csv").set_index("cell")
     assert list(runs.index.sort_values()) == ["hold", "no-presenter"]
-    assert (runs["streaming_mean_iou"] > 0).all()
+    assert (runs["at_tick_mean_iou"] > 0).all()
+    assert (
+        list(runs["for_tick_mean_iou"].notna())
+        == list(runs["after_due_p50_ms"] > 0)
+        == [cell == "hold" for cell in runs.index]
+    )
     assert (runs["output_age_p50_ms"] >= 100).all()
     assert (runs["ticks_scored"] == 12).all()
     assert not [*(tmp_path / "study").rglob("*.mcap")]

@@ -1,11 +1,11 @@
-"""The accuracy of a study's cells: of their masks against bytes and latency, and of what a vehicle could act on at each tick."""
+"""The accuracy of a study's cells: of their masks against bytes and latency, and their streaming accuracy."""
 
 import numpy as np
 import pandas as pd
 
-from analysis.report.chapters.streaming import error_bars
+from analysis.report.chapters.streaming import AT_TICK, FOR_TICK, MEASURES, error_bars
 from analysis.report.chapters.traces import axis, axis_from_zero, points
-from analysis.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow
+from analysis.report.content import Caution, Chapter, Chart, Paragraph, ReportTable, TableRow
 from analysis.report.data.report_input import ReportedCell, StudyLog
 from analysis.report.output.number_format import number
 from analysis.report.stage_styles import SERIES
@@ -62,7 +62,9 @@ def _table(cells: pd.DataFrame) -> ReportTable:
     return ReportTable("accuracy", caption, headings, rows, dict.fromkeys(accuracies, 4))
 
 
-_ACCURACY, _ALL_TICKS, _CEILING = "streaming_mean_iou", "streaming_mean_iou_all_ticks", "mean_iou"
+_ACCURACY, _ALL_TICKS, _CEILING = "at_tick_mean_iou", "at_tick_mean_iou_all_ticks", "mean_iou"
+_MADE, _AFTER_DUE = "for_tick_mean_iou", ("after_due_p50_ms", "after_due_p95_ms")
+_EARLIER = "streaming_mean_iou"  # The column of earlier versions.
 _AGES = ("output_age_p50_ms", "output_age_p95_ms")
 _COUNTS = ("ticks_scored", "ticks_without_output")
 _DIGITS = 3
@@ -72,15 +74,21 @@ _Cells = list[tuple[ReportedCell, pd.DataFrame]]
 
 def streaming_chapter(study: StudyLog) -> Chapter | None:
     """Returns the streaming accuracy of each cell; None if the study did not measure it."""
-    runs = study.runs.reindex(columns=["cell", _ACCURACY, _ALL_TICKS, _CEILING, *_AGES, *_COUNTS])
+    runs = study.runs.reindex(columns=["cell", _ACCURACY, _ALL_TICKS, _MADE, _CEILING, *_AGES, *_AFTER_DUE, *_COUNTS])
     runs = runs[runs[_ACCURACY].notna()]
+    if runs.empty and _EARLIER in study.runs and study.runs[_EARLIER].notna().any():
+        text = (
+            f"An earlier version measured this study: its {_EARLIER} in runs.csv counts each output for its tick, however long "
+            "after the tick was due it was ready. Run the study again for the accuracy at the tick."
+        )
+        return Chapter("streaming", "Streaming accuracy", (Caution(text),))
     if runs.empty:
         return None
     cells = [(cell, rows) for cell in study.cells if len(rows := runs[runs["cell"] == cell.key])]
     introduction = Paragraph(
-        "At each tick, which is a frame at the time at which it is due, what the vehicle could act on was compared with the "
-        "true labels of that tick: the output of its presenter, or without one the newest result. The ceiling is the mean "
-        "IoU of the same results for their own frames, as if they had taken no time."
+        "Outputs were compared with the true labels of a tick, which is a frame at the time at which it is due: those of the "
+        f"presenter, or without one the results as they came back. {MEASURES} The ceiling is the mean IoU of the same results "
+        "for their own frames, as if they had taken no time."
     )
     return Chapter("streaming", "Streaming accuracy", (introduction, _streaming_chart(cells), _streaming_table(cells)))
 
@@ -104,12 +112,12 @@ def _streaming_chart(cells: _Cells) -> Chart:
         traces.append(points(name, ages, values, marker, hover, customdata=labels, error_y=bars))
     best, rows = max(cells, key=lambda each: float(each[1][_ACCURACY].mean()))
     caption = (
-        "Streaming accuracy against the median age of the outputs: one mark per cell, mean of its runs with the 95 % interval "
-        f"over runs. Best: {best.name}, mean IoU {number(float(rows[_ACCURACY].mean()), _DIGITS)}. Point at a mark for its cell."
+        f"Streaming accuracy {AT_TICK} against the median age of the outputs: one mark per cell, mean of its runs with the 95 % interval "
+        f"over runs. Best {AT_TICK}: {best.name}, mean IoU {number(float(rows[_ACCURACY].mean()), _DIGITS)}. Point at a mark for its cell."
     )
     layout = {
         "xaxis": axis_from_zero("median age of the output at its tick, ms"),
-        "yaxis": axis_from_zero("streaming mean IoU"),
+        "yaxis": axis_from_zero(f"mean IoU {AT_TICK}"),
         "hovermode": "closest",
     }
     return Chart("streaming_cells", caption, tuple(traces), layout, height=320)
@@ -117,19 +125,21 @@ def _streaming_chart(cells: _Cells) -> Chart:
 
 def _streaming_table(cells: _Cells) -> ReportTable:
     headings = (
-        "cell", "runs", "ticks", "mean IoU", "mean IoU, all ticks", "ceiling", "age p50 ms", "age p95 ms", "without output %",
+        "cell", "runs", "ticks", AT_TICK, f"{AT_TICK}, all ticks", FOR_TICK, "ceiling", "age p50 ms", "age p95 ms",
+        "after due p50 ms", "after due p95 ms", "without output %",
     )  # fmt: skip
     rows: list[TableRow] = []
     for cell, runs in cells:
-        estimates: list[IntervalEstimate] = [mean_of_runs(runs[column]) for column in (_ACCURACY, _ALL_TICKS, _CEILING)]
-        ages = [float(runs[column].mean()) for column in _AGES]
+        columns = (_ACCURACY, _ALL_TICKS, _MADE, _CEILING)
+        estimates: list[IntervalEstimate] = [mean_of_runs(runs[column]) for column in columns]
+        ages = [float(runs[column].mean()) for column in (*_AGES, *_AFTER_DUE)]
         scored, without = (float(runs[column].sum()) for column in _COUNTS)
         rows.append(
             (cell.name, len(runs), int(scored), *estimates, *ages, 100 * without / scored if scored else np.nan)
         )
     caption = (
-        "Means of the runs with 95 % intervals over runs, of the ticks after the warm-up. All ticks: those without an output "
-        "count as wrong."
+        "Mean IoU, ages and times after due: means of the runs with 95 % intervals over runs, of the ticks after the warm-up. All "
+        "ticks: those without an output count as wrong. Age and share without output are those at the tick."
     )
-    digits = dict.fromkeys(headings[3:6], _DIGITS) | {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1}
+    digits = dict.fromkeys(headings[3:7], _DIGITS) | dict.fromkeys(headings[7:11], 0) | {"without output %": 1}
     return ReportTable("streaming_cells", caption, headings, rows, digits)

@@ -44,12 +44,24 @@ def test_a_run_gets_a_chapter_with_its_ceiling_and_intervals(runs: Path, tmp_pat
     """The terminal has the main table; the files have the intervals, the ages, the classes and the reasons."""
     ended = _report(runs / "warp-1", "--truth", runs / "truth", "--out", tmp_path / "page.html")
     assert ended.exit_code == 0
-    for text in ("presented (warp)", "newest held", "ceiling", "no_result"):
+    for text in (
+        "presented (warp), at the tick",
+        "presented (warp), for the tick",
+        "newest held",
+        "ceiling",
+        "no_result",
+    ):
         assert text in ended.output
     assert "Streaming accuracy" in (tmp_path / "page.html").read_text(encoding="utf-8")
     _tables(tmp_path, runs / "truth", runs / "warp-1")
     with (tmp_path / "streaming.csv").open(encoding="utf-8") as file:
-        presented, held, ceiling = csv.DictReader(file)
+        at_tick, presented, held, ceiling = csv.DictReader(file)
+    assert float(held["mean IoU"]) < float(at_tick["mean IoU"]) < float(presented["mean IoU"])
+    assert (at_tick["without output"], at_tick["after due p50 ms"], presented["after due p50 ms"]) == (
+        "3",
+        "",
+        "5.000000",
+    )
     assert float(held["mean IoU"]) < float(presented["mean IoU"]) < float(ceiling["mean IoU"]) == 1.0
     assert float(presented["mean IoU low"]) < float(presented["mean IoU"]) < float(presented["mean IoU high"])
     assert float(presented["mean IoU, all ticks"]) < float(presented["mean IoU"])
@@ -62,9 +74,10 @@ def test_json_has_the_accuracy_of_each_candidate(runs: Path) -> None:
     """Programs get the same numbers, with the ticks that were not scored and why."""
     found = json.loads(_report(runs / "plain", "--truth", runs / "truth", "--json").stdout)["streaming"]
     assert (found["presenter"], found["metric"], found["ticks"], found["scored"]) == (None, "mean IoU", 60, 60)
-    assert found["outputs"] == found["held"]
+    assert found["at_tick"] == found["held"]
+    assert "for_tick" not in found
     assert found["ceiling"]["accuracy"]["value"] == 1.0
-    assert found["outputs"]["by_class"]["car"] == pytest.approx(4 / 12)
+    assert found["at_tick"]["by_class"]["car"] == pytest.approx(4 / 12)
     assert found["missing"] == {"no_result": 2}
     assert [each["from_ms"] for each in found["by_age"]] == [150]
     assert found["origins"]["none"] == {"ticks": 2, "accuracy": None}

@@ -12,7 +12,7 @@ from analysis.report.chapters.comparisons import offloading
 from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.chapters.study import accuracy, bursts, overhead, utilization
 from analysis.report.chapters.study import cells as study_chapters
-from analysis.report.content import Chapter, Paragraph, ReportContent, ReportTable
+from analysis.report.content import Caution, Chapter, Paragraph, ReportContent, ReportTable
 from analysis.report.data.report_input import ReportInput, StudyLog, load_study
 from analysis.report.document import report_of
 from analysis.report.results import report_json
@@ -267,8 +267,10 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
     assert accuracy.streaming_chapter(load_study(folder)) is None
     measured = {
         "mean_iou": 0.74,
-        "streaming_mean_iou": [0.42, 0.43, 0.44, 0.6, np.nan, np.nan],
-        "streaming_mean_iou_all_ticks": [0.40, 0.41, 0.42, 0.6, np.nan, np.nan],
+        "at_tick_mean_iou": [0.42, 0.43, 0.44, 0.6, np.nan, np.nan],
+        "at_tick_mean_iou_all_ticks": [0.40, 0.41, 0.42, 0.6, np.nan, np.nan],
+        "for_tick_mean_iou": [np.nan, np.nan, np.nan, 0.7, np.nan, np.nan],
+        "after_due_p95_ms": [np.nan, np.nan, np.nan, 31.0, np.nan, np.nan],
         "output_age_p50_ms": [200.0] * 3 + [190.0] * 3,
         "output_age_p95_ms": 300.0,
         "ticks_scored": 50,
@@ -277,15 +279,27 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
     pd.read_csv(folder / "runs.csv").assign(**measured).to_csv(folder / "runs.csv", index=False)
     first, second = _rows(folder, accuracy.streaming_chapter)
     assert (first["cell"], first["runs"], first["ticks"], first["without output %"]) == ("no presenter", 3, 150, 4.0)
-    assert first["mean IoU"].value == pytest.approx(0.43)
-    assert first["mean IoU"].low < 0.42
-    assert first["mean IoU"].high > 0.44
+    assert first["at the tick"].value == pytest.approx(0.43)
+    assert first["at the tick"].low < 0.42
+    assert first["at the tick"].high > 0.44
+    assert (second["for the tick"].value, second["after due p95 ms"]) == (0.7, 31.0)
     assert first["ceiling"].value == pytest.approx(0.74)
-    assert (second["cell"], second["mean IoU"].value, second["age p50 ms"]) == ("warp", 0.6, 190.0)
+    assert (second["cell"], second["at the tick"].value, second["age p50 ms"]) == ("warp", 0.6, 190.0)
     (chart,) = (chart for chart in _report(folder).charts() if chart.name == "streaming_cells")
     assert [trace["name"] for trace in chart.traces] == ["no presenter", "warp"]
     assert [trace["x"] for trace in chart.traces] == [[200.0], [190.0]]
     assert chart.traces[1]["error_y"]["array"] == [0.0]
+
+
+def test_the_accuracy_of_an_earlier_version_is_named(tmp_path: Path) -> None:
+    """It counted outputs that were not ready at their tick, so that it is neither shown as another measure nor left out."""
+    folder = _study(tmp_path, {"a": {"present": "none"}}, {})
+    pd.read_csv(folder / "runs.csv").assign(streaming_mean_iou=0.4).to_csv(folder / "runs.csv", index=False)
+    chapter = accuracy.streaming_chapter(load_study(folder))
+    assert chapter is not None
+    (caution,) = chapter.parts
+    assert isinstance(caution, Caution)
+    assert "Run the study again for the accuracy at the tick" in caution.text
 
 
 def test_the_results_of_a_study_have_the_shares_by_origin(tmp_path: Path) -> None:
