@@ -82,7 +82,7 @@ def compare_masks(folder: Path, bag: Path, warm_up: int) -> dict[str, Any]:
 def accuracy_table(runs: pd.DataFrame) -> Table:
     """Returns a table of the cells with the means of their runs that have a mean IoU; `runs` is the table of runs."""
     table = Table("cell", title="Accuracy, bytes and latency: means of the runs")
-    for heading in ("runs", "kB per frame", "mean IoU", "pixels correct %", "streaming mean IoU", "p50 ms"):
+    for heading in ("runs", "kB per frame", "mean IoU", "pixels correct %", "streaming mean IoU", "run p50 ms"):
         table.add_column(heading, justify="right")
     cells = runs[runs["mean_iou"].notna()].groupby("cell")
     columns = ["bytes_per_frame", "mean_iou", "pixel_accuracy", "streaming_mean_iou", "total_p50_ms"]

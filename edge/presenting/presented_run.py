@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from edge.config import EdgeConfig
+from edge.presenting.flow import FlowSize
 from edge.presenting.fuse import LocalResults
 from edge.presenting.fusion_table import shipped_fusion
 from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
@@ -135,6 +136,14 @@ class OutputRecorder:
         yield f"{total - missing} of {total} frames had an output when they were due{made_of}"
         if missing:
             yield f"{missing} of {total} frames had none{_listed(counts.reasons)}"
+        moved = counts.ticks[OutputOrigin.WARPED] + counts.ticks[OutputOrigin.FUSED]
+        if self._config.present != "hold" and missing < total and not moved:
+            without_flow = counts.flows[FlowSize.NONE]
+            yield (
+                f"WARNING: --present {self._config.present} moved no output: {without_flow} of {total} had no optical flow "
+                "(no time for it, images too small, or a gap since the frame of the result), the others needed none or had "
+                "no result of a worker"
+            )
         if skipped := counts.reasons[SKIPPED]:
             yield (
                 f"WARNING: the presenter skipped {skipped} of {total} frames, as it was not done with the one before: "

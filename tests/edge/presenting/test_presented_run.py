@@ -60,11 +60,11 @@ def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: A
     return PresentedTick(sequence=sequence, output=output, **{**given, **facts, **image, **fields})
 
 
-def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink) -> OutputRecorder:
+def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink, config: EdgeConfig = CONFIG) -> OutputRecorder:
     """Records ticks as the presenter's thread does, and returns the recorder at the end of its run."""
     presentation = Presentation(lambda: HoldPresenter(PresenterParts(CARD)), CARD, CONFIG)
     with PresentedLog(folder) as log:
-        recorder = OutputRecorder(presentation, log, sinks, CONFIG, CARD, session="s1")
+        recorder = OutputRecorder(presentation, log, sinks, config, CARD, session="s1")
         with recorder:
             for tick in ticks:
                 for listener in presentation.listeners:
@@ -137,3 +137,17 @@ def test_the_summary_says_what_outputs_were_made_of(tmp_path: Path) -> None:
     assert lines[0] == "3 of 4 frames had an output when they were due (2 remote, 1 warped)"
     assert lines[1] == "1 of 4 frames had none (1 too_old)"
     assert len(lines) == 2
+
+
+def test_a_presenter_that_moved_nothing_says_so(tmp_path: Path) -> None:
+    """Its outputs are those of holding; whoever asked for warping believes otherwise."""
+    warp = CONFIG.model_copy(update={"present": "warp"})
+    still = [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2, OutputOrigin.LOCAL)]
+    (tmp_path / "still").mkdir()
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "none").mkdir()
+    assert any(
+        "--present warp moved no output" in line for line in _record(tmp_path / "still", still, config=warp).lines()
+    )
+    for name, ticks in (("moved", [*still, _tick(3, OutputOrigin.WARPED)]), ("none", [_tick(0, OutputOrigin.NONE)])):
+        assert not any("moved no output" in line for line in _record(tmp_path / name, ticks, config=warp).lines())

@@ -203,6 +203,7 @@ def axes(study: StudyLog) -> Chapter:
         parts.append(comparison.difference_chart(found, f"differences_{file}"))
     if not parts:
         parts = [Paragraph("Not compared: the study has one cell.")]
+    parts += [Paragraph(text) for text in (*study.consequences(), study.recording_note) if text]
     return Chapter("comparison", "Effect of each axis", tuple(parts))
 
 

@@ -92,7 +92,8 @@ def test_latency_is_compared_by_repetition_and_sentence_table_and_json_agree(tmp
     """The page once had different verdicts for the same comparison."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {"b": 30.0})
     study = load_study(folder)
-    (sentence,) = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
+    sentence, note = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
+    assert note.startswith("All runs of a cell played one recording")
     (row,) = _rows(folder, study_chapters.axes, "by_codec")
     medians = study.results.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
