@@ -259,7 +259,7 @@ def _served_and_planned(runs: pd.DataFrame, axes: Mapping[str, Any]) -> tuple[pd
     """
     served = runs.groupby("cell", sort=False).first()
     keys = [str(key).split(".") for key in served.index]
-    defaults = {axis: [f"default-{axis}" in key for key in keys] for axis in axes if axis in served}
+    defaults = {axis: np.array([f"default-{axis}" in key for key in keys], bool) for axis in axes if axis in served}
     return served, served.assign(**{axis: served[axis].mask(is_default) for axis, is_default in defaults.items()})
 
 

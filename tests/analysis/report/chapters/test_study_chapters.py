@@ -400,6 +400,13 @@ def test_a_study_of_an_earlier_version_is_reported(tmp_path: Path) -> None:
     )
 
 
+def test_a_study_without_runs_is_reported(tmp_path: Path) -> None:
+    """It was interrupted before its first run ended."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    pd.read_csv(folder / "runs.csv").head(0).to_csv(folder / "runs.csv", index=False)
+    assert load_study(folder).cells == ()
+
+
 def test_the_bursts_of_a_study_count_the_frames_that_were_sent(tmp_path: Path) -> None:
     """The formula of the original is about requests, not frames."""
     axes = {"scenario": "one_per_worker", "workers": 1}
