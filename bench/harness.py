@@ -5,6 +5,7 @@ A benchmark is a module with a plan (a dataclass), a function `measure` and its 
 """
 
 import inspect
+import math
 import statistics
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from shared.models.repository import default_root
 from shared.quiet import progress_console
 from shared.runlog import percentiles
 from shared.runlog.latency_table import PARTS
+from shared.runlog.mean_interval import MIN_RUNS
 from shared.runtime.machine import machine
 from shared.stages import Stage
 from shared.terminal_table import Table, result_table
@@ -361,21 +363,32 @@ def span(values: Sequence[float], digits: int = 3) -> str:
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
-def target_text(is_met: bool, margin: float = 0.0, spread: float = 0.0) -> str:  # noqa: FBT001 (its name says it)
-    """The verdict on a target; none if the measurement spreads by more than `margin`, its distance from the target."""
-    if spread > margin:
-        return "no verdict: the spread is larger than the distance from the target"
-    return "met" if is_met else "NOT met"
+NOT_DECIDED = "not decided"
 
 
 def rounds_text(is_met: bool, target: float, by_round: Sequence[float]) -> str:  # noqa: FBT001 (its name says it)
-    """The verdict of several rounds on a target."""
-    return target_text(is_met, abs(statistics.median(by_round) - target), max(by_round) - min(by_round))
+    """The verdict of several rounds on a target; none for few rounds, or if they spread by more than their distance from it."""
+    if len(by_round) < MIN_RUNS:
+        return f"{NOT_DECIDED}: fewer than {MIN_RUNS} rounds"
+    if max(by_round) - min(by_round) > abs(statistics.median(by_round) - target):
+        return f"{NOT_DECIDED}: the spread is larger than the distance from the target"
+    return verdict_text(is_met)
 
 
-def interval_text(is_met: bool, target: float, value: float, low: float | None, high: float | None) -> str:  # noqa: FBT001 (as above)
-    """The verdict of an estimate with an interval, None without one, on a target."""
-    return target_text(is_met, abs(value - target), 0.0 if low is None or high is None else (high - low) / 2)
+def interval_verdict(
+    low: float | None, high: float | None, *, least: float = -math.inf, most: float = math.inf
+) -> bool | None:
+    """Whether an estimate is within limits, if its whole interval says so; otherwise, and without an interval, None."""
+    if low is None or high is None or math.isnan(low):
+        return None
+    if least <= low and high <= most:
+        return True
+    return False if high < least or low > most else None
+
+
+def verdict_text(is_met: bool | None) -> str:  # noqa: FBT001 (as above)
+    """The verdict on a target; None if the measurement does not decide it."""
+    return NOT_DECIDED if is_met is None else "met" if is_met else "NOT met"
 
 
 def target_line(name: str, by_round: Sequence[float], target: float) -> str:

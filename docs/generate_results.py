@@ -120,6 +120,7 @@ def page_blocks(results: Results) -> dict[str, dict[str, Iterable[str]]]:
             "load": _load_table(results),
             "noscope": [_wrapped(noscope_results.summary(results))],
             "noscope-seconds": noscope_results.table(results),
+            "noscope-compared": [_wrapped(noscope_results.compared(results))],
             "noscope-latency": noscope_results.latency_table(results),
             "noscope-drives": noscope_results.drives_table(results),
             "real": [_wrapped(freshness_results.real_summary(*_real(results)))],

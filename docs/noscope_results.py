@@ -9,7 +9,8 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,6 +19,8 @@ from analysis.report.chapters.traces import axis_from_zero
 from analysis.report.content import Chart
 from analysis.report.output.number_format import number
 from analysis.report.stage_styles import STAGES, text_colour
+from analysis.statistics.description import mean_of_runs
+from bench.harness import interval_verdict, verdict_text
 
 ORIGINAL_SPEED_UP = 5.52
 _ORIGINAL = {  # Seconds with 1, 2, 4 and 8 servers, by frames and requests.
@@ -30,6 +33,7 @@ _ORIGINAL = {  # Seconds with 1, 2, 4 and 8 servers, by frames and requests.
 _SERVERS = (1, 2, 4, 8)
 _ORIGINAL_STEPS_MS = {"detector": 13.0, "specialised": 26.0, "network": 200.0, "compute": 4260.0}  # Single request.
 _COLUMNS = ("workers", "frames", "answered")
+_KINDS, _BY_DRIVE = ("Skylane", "reproduction"), ("seconds", "requests")
 _UNDISTRIBUTED = "undistributed reproduction"
 
 
@@ -105,17 +109,48 @@ def summary(results: Mapping[str, Any]) -> str:
     means = skylane["means"]
     plain = data["systems"][_UNDISTRIBUTED]["means"]["accuracy"]["value"]
     gate, local = data["tuning"]["gate"], data["tuning"]["local"]
-    sent = {key: max(0.0, 100 * each) for key, each in means["sent_share"].items()}
+    sent = asdict(mean_of_runs([100 * run["sent_share"] for run in skylane["by_drive"]], share_of=100))
+    verdict = verdict_text(interval_verdict(sent["low"], sent["high"], most=100 / ORIGINAL_SPEED_UP))
     return (
         f"On {plan['frames']} frames of each of {len(data['drives'])} synthetic drives, Skylane with one worker sends "
         f"{_interval(sent, 1)} % of the frames (the original: 9.8 %, at most 18.1 % for its "
-        f"speed-up). Its accuracy is {number(means['accuracy']['value'], 1)} %, the reference network's "
+        f"speed-up: {verdict}). Its accuracy is {number(means['accuracy']['value'], 1)} %, the reference network's "
         f"{number(plain, 1)} %: {_interval(means['loss_points'], 2)} points are lost. All drives together take the "
         f"undistributed reproduction {number(skylane['total_speed_up'], 2)} times as long, a single drive "
         f"{_interval(means['speed_up'], 2)} times. (Means with 95 % intervals over the drives, of the ratios geometric; a "
         f"mean squared error of {gate['mse']:g} for at most {gate['reuse_frames']} frames, thresholds of {local['c_low']:g} and "
         f"{local['c_high']:g}.)"
     )
+
+
+def compared(results: Mapping[str, Any]) -> str:
+    """Returns how Skylane's times and requests compare with those of the reproduction, by number of servers."""
+    data = results["noscope"]
+    counts, systems = data["plan"]["servers"], data["systems"]
+    totals, intervals, sent, longer = [], [], [], []
+    for count in counts:
+        pair = [next(name for name in systems if name.startswith(f"{kind}, {count} ")) for kind in _KINDS]
+        seconds, requests = ([[run[key] for run in systems[name]["by_drive"]] for name in pair] for key in _BY_DRIVE)
+        totals.append(sum(seconds[0]) / sum(seconds[1]))
+        logs = mean_of_runs([math.log(own / other) for own, other in zip(*seconds, strict=True)])
+        intervals.append(f"{number(math.exp(logs.low), 2)} to {number(math.exp(logs.high), 2)}")
+        sent.append(tuple(map(sum, requests)))
+        longer.append(interval_verdict(logs.low, logs.high, least=0.0))
+    decided = {True: "longer", False: "shorter", None: "not decided"}
+    verdicts = [decided[each] for each in longer]
+    verdict = _listed(verdicts) if len(set(verdicts)) > 1 else f"{verdicts[0]} with any number"
+    return (
+        f"With {_listed(counts)} servers, all drives together take Skylane {_listed(number(each, 2) for each in totals)} times "
+        f"as long as the reproduction, and it sends {_listed(own for own, _ in sent)} frames against "
+        f"{_listed(other for _, other in sent)}. By drive (geometric means over {len(seconds[0])} drives, 95 % intervals "
+        f"{_listed(intervals)}) this is {verdict}. Skylane reuses only results that have arrived, the reproduction also those "
+        "that are still on their way."
+    )
+
+
+def _listed(values: Iterable[Any]) -> str:
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def chart(results: Mapping[str, Any]) -> Chart:

@@ -63,8 +63,8 @@ class RunCounts:
     ignored_answers: Mapping[str, int]  # Rejected messages by reason: replies, echoes (`echo_…`) and loads (`load_…`).
     median_ms: float | None  # Recent frames with a result, from due to that result.
     retried: int = 0  # Frames that were sent twice.
-    retry_won: int = 0  # Retried frames that were answered by the second attempt.
-    origins: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # Frames answered by workers, in time or late.
+    retry_won: int = 0  # Retried frames that the second attempt answered in time.
+    origins: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # Frames with the outcome answered.
 
     @property
     def closed(self) -> int:
@@ -235,9 +235,7 @@ class Ledger:
             record.times[Stage.SENT] = stamps[-1].at_ns
             if record.resent_ns:
                 self._remember(record.id)
-                has_won = message.attempt > 1 and message.status is Status.ANSWERED
-                self._retry_won += has_won
-                self._stats.add_retry(was_useful=has_won)
+                self._stats.add_retry(was_useful=message.attempt > 1 and message.status is Status.ANSWERED)
             return record
 
     def ignore(self, reason: str) -> None:
@@ -258,15 +256,16 @@ class Ledger:
         self, record: FrameRecord, message: ResultMessage, bytes_down: int, outcome: Outcome, reason: str
     ) -> None:
         """Writes the row of an accepted reply, with what `outcome_of` returned for it."""
-        if outcome is Outcome.ANSWERED:
-            self._add_latency(record, record.times[Stage.MASK_DECODED])
         sent_ns, returned_ns = record.times[Stage.SENT], record.times[Stage.RETURNED]
         reply = ValidatedReply.of(message, bytes_down, returned_ns - sent_ns)
+        if outcome is Outcome.ANSWERED:
+            self._add_latency(record, record.times[Stage.MASK_DECODED])
+            with self._lock:
+                self._origins[reply.origin] += 1
+                self._retry_won += bool(record.resent_ns) and message.attempt > 1
         self._add_load(record, reply, returned_ns)
         if message.status is Status.ANSWERED:
             self._stats.add_reply(message.worker, sent_ns, returned_ns)
-            with self._lock:
-                self._origins[reply.origin] += 1
             self._frame_log.answered(record.id, self._config.model, reply.origin)
         self._close(record, outcome, reason, reply)
 

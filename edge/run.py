@@ -362,18 +362,21 @@ def _late_lines(late: int) -> Iterator[str]:
 
 
 def origin_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:
-    """Yields how many frames each worker answered, and a warning if not all used the model of `card`."""
+    """Yields how many frames each worker answered in time, and a warning if not all used the model of `card`.
+
+    Models are told apart by their hashes; versions of one hash are one model. Without hashes, versions count.
+    """
     for origin, frames in sorted(counts.origins.items()):
         engine = origin.engine or "unknown engine"
         model = f"{card.name} {origin.model_version}, {engine}, {origin.sha256[:_SHOWN_DIGITS]}"
         yield f"{frames} frames answered by {origin.worker} ({model})"
-    models = {(origin.model_version, origin.sha256) for origin in counts.origins}
+    models = {origin.sha256 or origin.model_version for origin in counts.origins}
     if len(models) > 1:
         yield (
             f"WARNING: {len(models)} different models named {card.name} answered: the results and times of this run mix "
             "them; give --model-version to use one only"
         )
-    elif models and models != {(card.version, card.sha256)}:
+    elif models and models.isdisjoint({card.sha256, card.version}):
         yield (
             f"WARNING: {card.name} was announced as version {card.version} ({card.sha256[:_SHOWN_DIGITS]}), but "
             "another one answered"

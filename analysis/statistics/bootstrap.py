@@ -14,10 +14,11 @@ import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 from scipy.stats import rankdata
 
+from shared.runlog.mean_interval import CONFIDENCE
+
 Floats = npt.NDArray[np.float64]
 
 REPLICATES = 1000
-CONFIDENCE = 0.95
 _LAYOUTS = 10  # Number of block layouts; each one serves a tenth of the replicates.
 _MAX_BLOCKS = 1000  # More blocks cost time without improving the intervals.
 _MAX_RANKS = 1024

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.statistics.bootstrap import CONFIDENCE, Floats
+from analysis.statistics.bootstrap import Floats
 from analysis.statistics.description import IntervalEstimate
+from shared.runlog.mean_interval import CONFIDENCE, MIN_RUNS
 
-MIN_RUNS: Final = 3  # Minimum number of runs in each group, or of blocks, for a test.
 PAIRED: Final = "paired t-test"
 WELCH: Final = "Welch's t-test"
 

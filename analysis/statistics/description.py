@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
-from analysis.statistics.bootstrap import CONFIDENCE, BlockBootstrap, Floats, measure_dependence, percentile_interval
+from analysis.statistics.bootstrap import BlockBootstrap, Floats, measure_dependence, percentile_interval
+from shared.runlog.mean_interval import mean_interval
 from shared.runlog.percentiles import percentiles
 
 MIN_EFFECTIVE_COUNT: Final = 10  # Effective values required on each side of a percentile, or for a mean.
@@ -77,14 +77,12 @@ def describe(values: npt.ArrayLike, *, seed: int = 0) -> SampleDescription:
     )
 
 
-def mean_of_runs(values: npt.ArrayLike) -> IntervalEstimate:
-    """Returns the mean of independent runs with Student's 95 % interval; a single run has no interval."""
+def mean_of_runs(values: npt.ArrayLike, *, share_of: float | None = None) -> IntervalEstimate:
+    """Returns the mean of independent runs with its interval, see `mean_interval`; NaN values (not measured) are skipped."""
     runs = np.asarray(values, np.float64).ravel()
-    mean = float(runs.mean())
-    if len(runs) == 1:
-        return IntervalEstimate(mean)
-    reach = float(stdtrit(len(runs) - 1, (1 + CONFIDENCE) / 2) * runs.std(ddof=1) / math.sqrt(len(runs)))
-    return IntervalEstimate(mean, mean - reach, mean + reach)
+    runs = runs[np.isfinite(runs)]
+    mean = float(runs.mean()) if len(runs) else math.nan
+    return IntervalEstimate(mean, *mean_interval(runs.tolist(), share_of=share_of))
 
 
 def supports_interval(effective_count: float) -> bool:

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from analysis.statistics.bootstrap import Floats, measure_dependence, percentile_interval, resampled_sums
 from analysis.statistics.description import IntervalEstimate
 from modelling.evaluation.streaming import StreamingBoxes, StreamingScores, Tallies, mean_iou
-
-MIN_GROUPS: Final = 3  # Drives, or blocks of one drive, that an interval needs.
+from shared.runlog.mean_interval import MIN_RUNS
 
 
 def accuracy_interval(scores: StreamingScores, *, with_missing: bool = False, seed: int = 0) -> IntervalEstimate:
@@ -34,7 +32,7 @@ def precision_interval(scores: StreamingBoxes, *, with_missing: bool = False, se
         length = measure_dependence(recalls[np.isfinite(recalls)]).block_length
         groups = np.minimum(np.arange(len(ticks)) // length, max(1, len(ticks) // length) - 1)
     count = int(groups.max()) + 1 if ticks else 0
-    if count < MIN_GROUPS:
+    if count < MIN_RUNS:
         return IntervalEstimate(value)
     weights = resampled_sums(np.eye(count), seed)[:, groups]
     return _interval(value, scores.replicates(weights, with_missing=with_missing), count)
@@ -113,6 +111,6 @@ def _replicates(groups: Tallies, scores: StreamingScores, seed: int) -> Floats:
 
 
 def _interval(value: float, replicates: Floats, groups: int) -> IntervalEstimate:
-    if groups < MIN_GROUPS or math.isnan(value):
+    if groups < MIN_RUNS or math.isnan(value):
         return IntervalEstimate(float(value))
     return IntervalEstimate(float(value), *percentile_interval(replicates[np.isfinite(replicates)], groups - 1))

@@ -86,7 +86,15 @@ def accuracy_table(runs: pd.DataFrame) -> Table:
     table = Table(
         "cell", title="Accuracy, streaming mean IoU at and for the tick, bytes and latency: means of the runs"
     )
-    for heading in ("runs", "kB per frame", "mean IoU", "pixels correct %", "at the tick", "for the tick", "p50 ms"):
+    for heading in (
+        "runs",
+        "kB per frame",
+        "mean IoU",
+        "pixels correct %",
+        "at the tick",
+        "for the tick",
+        "run p50 ms",
+    ):
         table.add_column(heading, justify="right")
     cells = runs[runs["mean_iou"].notna()].groupby("cell")
     columns = ["bytes_per_frame", "mean_iou", "pixel_accuracy", "at_tick_mean_iou", "for_tick_mean_iou", "total_p50_ms"]

@@ -153,9 +153,11 @@ class StudyPlan(Section):
 
     @model_validator(mode="after")
     def _drives_are_consistent(self) -> Self:
-        given = {"static_camera", "drive_seeds"} & self.model_fields_set
+        # A saved plan has every key: only another value than the default asks for something.
+        of_the_drive = ("drive_seeds", "static_camera")
+        given = [key for key in of_the_drive if getattr(self, key) != type(self).model_fields[key].default]
         if self.bag is not None and given:
-            raise ValueError(f"bag: {' and '.join(sorted(given))} belong to the synthetic drive: remove them, or bag")
+            raise ValueError(f"bag: {' and '.join(given)} belong to the synthetic drive: remove them, or bag")
         if self.repetitions % len(self.drive_seeds):
             raise ValueError(
                 f"repetitions {self.repetitions} with {len(self.drive_seeds)} drive_seeds: give a multiple of their number, "

@@ -41,7 +41,7 @@ from bench.freshness.replay import (
     replay_drive,
     strict,
 )
-from bench.harness import BenchRun, interval_text, plan_record
+from bench.harness import BenchRun, interval_verdict, plan_record, verdict_text
 from edge.presenting.fusion_table import fusion_for, shipped_fusion
 from edge.presenting.presenter import PRESENTERS
 from edge.reuse.opening import check_local_model
@@ -388,7 +388,10 @@ def _number(value: float) -> float | None:
 
 
 def check_targets(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns each target with the value reached; `summary` as in the JSON of the bench."""
+    """Returns each target with the value reached; `summary` as in the JSON of the bench.
+
+    `is_met` is None if the interval contains the target; a margin over the better of two must hold for both.
+    """
     ages, outage = summary["ages"], summary.get("outage")
     judged = next(case for case in ages if case["age_ms"] == _JUDGED_AGE_MS)
     found = []
@@ -401,20 +404,29 @@ def check_targets(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         candidates = case["candidates"]
         if FUSE in candidates and WARP in candidates:
             better = max((LOCAL, WARP), key=lambda name: candidates[name]["mean_iou"]["value"])
-            found.append(
-                _target(f"fuse − {better} at {case['age_ms']} ms, for the tick", 0.0, **case["margins"][FUSE][better])
-            )
+            name = f"fuse − {better} at {case['age_ms']} ms, for the tick"
+            target = _target(name, 0.0, **case["margins"][FUSE][better])
+            verdicts = [_target("", 0.0, **case["margins"][FUSE][each])["is_met"] for each in (LOCAL, WARP)]
+            found.append(target | {"is_met": False if False in verdicts else None if None in verdicts else True})
     if outage is not None and FUSE in outage["within"]:
         origins = outage["within"][FUSE]["origins"]
         share = 1 - origins.get(OutputOrigin.NONE, 0) / sum(origins.values())
-        found.append(_target("fuse without a link: share of ticks with an output", 1.0, value=share))
+        counted = _target("fuse without a link: share of ticks with an output", 1.0, value=share)
+        found.append(counted | {"is_met": share >= 1.0})  # A count has no interval.
     return found
 
 
 def _target(
     name: str, least: float, *, value: float, low: float | None = None, high: float | None = None
 ) -> dict[str, Any]:
-    return {"name": name, "least": least, "value": value, "low": low, "high": high, "is_met": value >= least}
+    return {
+        "name": name,
+        "least": least,
+        "value": value,
+        "low": low,
+        "high": high,
+        "is_met": interval_verdict(low, high, least=least),
+    }
 
 
 def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -442,8 +454,8 @@ def tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield from map(_live_line, result.get("live", ()))
     for target in result["targets"]:
         interval = "" if target["low"] is None else f" ({target['low']:.3f} to {target['high']:.3f})"
-        verdict = interval_text(*(target[key] for key in ("is_met", "least", "value", "low", "high")))
-        yield f"{target['name']}: {target['value']:.3f}{interval}, target ≥ {target['least']:g}: {verdict}"
+        judged = f"target ≥ {target['least']:g}: {verdict_text(target['is_met'])}"
+        yield f"{target['name']}: {target['value']:.3f}{interval}, {judged}"
 
 
 def _real_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:

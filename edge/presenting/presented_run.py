@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Self
 
 from edge.config import EdgeConfig
+from edge.presenting.flow import FlowSize
 from edge.presenting.fuse import LocalResults
 from edge.presenting.fusion_table import shipped_fusion
 from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
@@ -24,7 +25,7 @@ from shared.messages.model_card import ModelCard
 from shared.registry import load
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import percentiles, shown
-from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
+from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
 from shared.task import task_named
 from shared.threads import ThreadGroup
 
@@ -145,6 +146,14 @@ class OutputRecorder:
         yield f"For the tick: {total - missing} of {total} frames got an output{made_of}{late}"
         if missing:
             yield f"{missing} of {total} frames got none{_listed(counts.reasons)}"
+        moved = counts.ticks[OutputOrigin.WARPED] + counts.ticks[OutputOrigin.FUSED]
+        if self._config.present != HOLD and missing < total and not moved:
+            without_flow = counts.flows[FlowSize.NONE]
+            yield (
+                f"WARNING: --present {self._config.present} moved no output: {without_flow} of {total} had no optical flow "
+                "(no time for it, images too small, or a gap since the frame of the result), the others needed none or had "
+                "no result of a worker"
+            )
         if skipped := counts.reasons[SKIPPED]:
             yield (
                 f"WARNING: the presenter skipped {skipped} of {total} frames, as it was not done with the one before: "

@@ -13,8 +13,10 @@ PARTS = [
 OPTIONAL = ("gated", "inferred_locally")  # Empty without a difference detector or a local model.
 WITH_RESULT = ["answered", "reused", "answered_locally"]
 
-# Text and whole numbers as pandas' own types: a float of nanoseconds since 1970 is not exact.
-log = pd.read_csv(Path(sys.argv[1]) / "latency.csv", dtype_backend="numpy_nullable")
+# Text and whole numbers as pandas' own types: a float of nanoseconds since 1970 is not exact, and `NA` may be a name.
+texts = dict.fromkeys(["vehicle", "camera", "session", "model", "model_version", "worker", "worker_session"], "string")
+empty = {"keep_default_na": False, "na_values": [""]}
+log = pd.read_csv(Path(sys.argv[1]) / "latency.csv", dtype=texts, dtype_backend="numpy_nullable", **empty)
 outcomes = log.outcome.value_counts()
 answered = log[log.outcome == "answered"].rename(columns=lambda name: name.removesuffix("_ms"))
 parts = [part for part in PARTS if part not in OPTIONAL or (part in answered and answered[part].notna().any())]

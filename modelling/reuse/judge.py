@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from time import perf_counter_ns
 from typing import Any
 
@@ -14,38 +14,33 @@ from shared.errors import MissingExtraError
 from shared.inference.model import Model
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import CascadeThresholds, Tuning, cascade_thresholds
+from shared.runlog.mean_interval import mean_interval
 from shared.terminal_table import Table
 
-CONFIDENCE = 0.95  # Confidence level of the intervals.
-
 _SHARES = ("sent", "reused", "answered_locally")
+_SHARE_OF = {**dict.fromkeys(_SHARES, 1.0), "reference_accuracy": 100.0, "agreement": 100.0}  # Values of 0 to this.
 _NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class DriveMean:
-    """The mean of a value over the drives, with Student's interval; NaN ends with one drive."""
+    """The mean of a value over the drives, with Student's interval; its ends may be NaN."""
 
     mean: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "DriveMean":
+    def of(cls, values: Sequence[float], *, share_of: float | None = None) -> "DriveMean":
         """Returns the mean and interval of the drives' values.
 
         Raises:
             MissingExtraError: SciPy is not installed.
         """
-        mean = fmean(values)
-        if len(values) == 1:
-            return cls(mean, math.nan, math.nan)
         try:
-            from scipy.special import stdtrit  # noqa: PLC0415  It is part of another extra.
+            return cls(fmean(values), *mean_interval(values, share_of=share_of))
         except ModuleNotFoundError as error:
             raise MissingExtraError("the interval over drives", "scipy", "report") from error
-        half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(len(values))
-        return cls(mean, mean - half, mean + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Judgement:
 
     def mean(self, use: str, column: str) -> DriveMean:
         """Returns the mean of a column over the drives."""
-        return DriveMean.of([values[column] for values in self.by_use[use].values()])
+        return DriveMean.of([values[column] for values in self.by_use[use].values()], share_of=_SHARE_OF.get(column))
 
     def table(self, title: str) -> Table:
         """Returns the values of each use and drive, and their mean."""

@@ -1,11 +1,12 @@
 import json
+import math
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench.harness import show, span, target_line
+from bench.harness import interval_verdict, show, span, target_line
 from shared.runtime.machine import machine
 from shared.terminal_table import Table, result_table
 
@@ -31,14 +32,39 @@ def test_there_is_no_verdict_if_the_rounds_spread_by_more_than_the_margin(
     by_round: list[float], target: float, *, has_verdict: bool
 ) -> None:
     """Another run could show the opposite."""
-    assert ("no verdict" not in target_line("share", by_round, target)) == has_verdict
+    assert ("not decided" not in target_line("share", by_round, target)) == has_verdict
 
 
 def test_targets_and_spans_are_stated() -> None:
     """The target itself counts as met."""
-    assert target_line("share", [0.95], 0.95) == "share: 0.950 (median of rounds; target 0.95, met)"
+    assert target_line("share", [0.95] * 3, 0.95) == "share: 0.950 (median of rounds; target 0.95, met)"
     assert target_line("share", [0.94, 0.94, 0.945], 0.95).endswith("NOT met)")
     assert span([0.5, 0.25, 1.0], 2) == "0.25 to 1.00"
+
+
+def test_two_rounds_decide_nothing() -> None:
+    """They may agree by chance."""
+    assert target_line("share", [0.99, 0.99], 0.5).endswith("not decided: fewer than 3 rounds)")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "limits", "is_met"),
+    [
+        (0.6, 0.7, {"least": 0.6}, True),
+        (0.6, 0.7, {"least": 0.65}, None),
+        (0.6, 0.7, {"least": 0.71}, False),
+        (-0.04, 0.15, {"most": 0.18}, True),
+        (0.0, 0.26, {"most": 0.18}, None),
+        (0.2, 0.26, {"most": 0.18}, False),
+        (None, None, {"least": 0.1}, None),
+        (math.nan, math.nan, {"least": 0.1}, None),
+    ],
+)
+def test_an_estimate_meets_a_target_only_with_its_whole_interval(
+    low: float | None, high: float | None, limits: dict[str, float], *, is_met: bool | None
+) -> None:
+    """The value alone would call half of all coin tosses a success."""
+    assert interval_verdict(low, high, **limits) is is_met
 
 
 def test_json_replaces_the_tables_or_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

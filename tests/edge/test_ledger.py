@@ -246,6 +246,7 @@ def test_an_answer_after_the_deadline_is_expired(books: Callable[..., Book]) -> 
         record = book.sent()
         assert _finish(book.ledger, record, make_answer(record, status)) is Outcome.EXPIRED
     assert [row["outcome"] for row in book.rows()] == ["expired", "expired"]
+    assert not book.ledger.counts().origins  # Summary and manifest mean by "answered" what the table means.
 
 
 def test_a_frame_is_lost_only_after_all_received_answers_were_processed(books: Callable[..., Book]) -> None:

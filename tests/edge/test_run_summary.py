@@ -67,6 +67,16 @@ def test_different_models_with_one_name_are_a_warning() -> None:
     assert warning.startswith("WARNING: 2 different models named tiny answered")
 
 
+def test_versions_of_one_file_are_one_model() -> None:
+    """A file that was published again under a new version gives the same results; other files of one version do not."""
+    again = {ReplyOrigin("a", version, "tensorflow fp32", CARD.sha256): 1 for version in ("1", "2")}
+    assert not [line for line in origin_lines(replace(COUNTS, origins=again), CARD) if "WARNING" in line]
+    files = {ReplyOrigin("a", "1", "tensorflow fp32", sha256): 1 for sha256 in (CARD.sha256, "f" * 64)}
+    assert "2 different models named tiny" in [*origin_lines(replace(COUNTS, origins=files), CARD)][-1]
+    unknown = {ReplyOrigin("a", version, "tensorflow fp32"): 1 for version in ("1", "2")}
+    assert "2 different models named tiny" in [*origin_lines(replace(COUNTS, origins=unknown), CARD)][-1]
+
+
 def test_another_model_than_the_announced_one_is_a_warning() -> None:
     """The worker replaced its model between the announcement and the first frame."""
     origins = {ReplyOrigin("a", "2", "tensorflow fp32", "f" * 64): 1}

@@ -50,6 +50,8 @@ def chapter(accuracy: RunAccuracy) -> Chapter:
     parts += [_summary_table(accuracy), _age_chart(accuracy), _timeline(accuracy), _origin_table(accuracy)]
     if accuracy.presenter not in ("", HOLD):
         parts.append(_movement_table(accuracy))
+        if not any(tick.origin in (OutputOrigin.WARPED, OutputOrigin.FUSED) for tick in accuracy.ticks):
+            parts.append(Caution(f"The presenter {accuracy.presenter} moved no output of this run."))
     if accuracy.missing:
         rows = tuple(accuracy.missing.items())
         parts.append(ReportTable("streaming_missing", "Ticks for which no output was made.", ("reason", "ticks"), rows))
@@ -81,6 +83,8 @@ def comparison(accuracies: Sequence[RunAccuracy]) -> Chapter:
     digits = dict.fromkeys((AT_TICK, f"{AT_TICK}, all ticks", FOR_TICK, "held", "ceiling"), _DIGITS)
     digits |= {"age p50 ms": 0, "age p95 ms": 0, "without output %": 1} | dict.fromkeys(_AFTER_DUE, 0)
     cautions = [Caution(f"{each.run}: {text}") for each in accuracies for text in each.cautions]
+    if any(1 < len(runs) > len({each.truth for each in runs}) for runs in groups.values()):
+        caption += " Runs of one recording are repetitions: their interval says nothing of other drives."
     table = ReportTable("streaming_runs", caption, headings, rows, digits)
     notes = [Paragraph(f"{each.run}: {each.note}") for each in accuracies if each.note]
     return Chapter("streaming", TITLE, (*notes, *cautions, table, _runs_chart(accuracies)))
@@ -347,10 +351,11 @@ def _runs_chart(accuracies: Sequence[RunAccuracy]) -> Chart:
         for index, (name, estimates) in enumerate(candidates.items())
     )
     metric = accuracies[0].comparison.metric
-    best = max(accuracies, key=lambda each: each.at_tick.accuracy())
+    means = {each.run: each.at_tick.accuracy(with_missing=True) for each in accuracies if len(each.at_tick.ages_ms())}
+    best = max(means, key=lambda run: means[run], default="")
     caption = (
         f"{_opening(metric)} of each run's outputs {AT_TICK}, of holding its newest result, and its ceiling, with 95 % intervals for "
-        f"each run. Best {AT_TICK}: {best.run}, {number(best.at_tick.accuracy(), _DIGITS)}."
+        "each run." + (f" Best {AT_TICK}: {best}, {number(means[best], _DIGITS)} over all ticks." if best else "")
     )
     layout = {"xaxis": axis("run", type="category"), "yaxis": axis_from_zero(metric)}
     return Chart("streaming_runs", caption, traces, layout, height=340)

@@ -47,7 +47,10 @@ class ReportedCell:
 
     key: str  # Its value in the column "cell" of the study's tables.
     name: str
-    settings: Mapping[str, Any]  # Its values on the axes that vary within the study.
+    settings: Mapping[
+        str, Any
+    ]  # Its values on the axes that vary within the study: what was served, if none was planned.
+    plan: Mapping[str, Any]  # The planned values of these axes; None: the default.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,17 @@ class StudyLog:
         """The results of workers, which have the durations of all stages."""
         return self.results[self.results["outcome"] == Outcome.ANSWERED] if len(self.results) else self.results
 
+    @property
+    def recording_note(self) -> str:
+        """Says that the runs of every cell played one recording, whose spread is not that of drives; empty otherwise."""
+        played = self.runs.reindex(columns=["cell", "source_sha256"]).dropna().groupby("cell")["source_sha256"]
+        if not len(played) or played.nunique().max() > 1 or played.size().max() == 1:
+            return ""
+        return (
+            "All runs of a cell played one recording: spreads and intervals are those of repetitions, and say nothing of "
+            "other drives (several drive_seeds do)."
+        )
+
     def group(self, cell: ReportedCell) -> FrameGroup:
         """Returns the frames of a cell that got a result."""
         results = self.results[self.results["cell"] == cell.key] if len(self.results) else self.results
@@ -95,11 +109,26 @@ class StudyLog:
 
     def pairs(self, axis: str) -> Iterator[tuple[ReportedCell, ReportedCell]]:
         """Yields pairs of cells that differ only in `axis`; cells with its first value are the baseline."""
-        order = {value: index for index, value in enumerate(dict.fromkeys(cell.settings[axis] for cell in self.cells))}
-        for a, b in combinations(sorted(self.cells, key=lambda cell: order[cell.settings[axis]]), 2):
-            differing = [name for name in self.axes if a.settings[name] != b.settings[name]]
-            if differing == [axis] and order[a.settings[axis]] == 0:
+        order = {value: index for index, value in enumerate(dict.fromkeys(cell.plan[axis] for cell in self.cells))}
+        for a, b in combinations(sorted(self.cells, key=lambda cell: order[cell.plan[axis]]), 2):
+            differing = [name for name in self.axes if a.plan[name] != b.plan[name]]
+            if differing == [axis] and order[a.plan[axis]] == 0:
                 yield a, b
+
+    def consequences(self) -> Iterator[str]:
+        """Yields a sentence for each setting that the plan does not vary but an axis implies, such as a model's engine."""
+        planned = self.manifest.get("axes")
+        for name in planned if isinstance(planned, Mapping) else ():
+            if name in self.axes or name not in self.runs or not len(known := self.runs.dropna(subset=[name])):
+                continue
+            served = known.groupby("cell")[name].first().astype(str)
+            cells = [cell for cell in self.cells if cell.key in served]
+            for axis in self.axes if len(set(served)) > 1 else ():
+                values = dict.fromkeys((str(cell.settings[axis]), served[cell.key]) for cell in cells)
+                if len(values) == len(dict(values)):
+                    listed = ", ".join(f"{value} for {setting}" for setting, value in values)
+                    yield f"The {name} is no axis of this study, but follows from its {axis}: {listed}."
+                    break
 
 
 def is_study(folder: Path) -> bool:
@@ -125,13 +154,14 @@ def load_study(folder: Path) -> StudyLog:
     runs, run_problems = _runs(folder)
     manifest_axes = manifest.get("axes")
     values: Mapping[str, Any] = manifest_axes if isinstance(manifest_axes, Mapping) else {}
-    axes = tuple(axis for axis in values if axis in runs and len(set(runs[axis].astype(str))) > 1)
+    served, planned = _served_and_planned(runs, values)
+    axes = tuple(axis for axis in values if _has_several(axis, values[axis], planned))
     measured, frame_problems = _frames(folder)
     # The vehicles of a run overlap in time: sorted by due time, their frames form one time series of the system.
     results = timed_results(measured).sort_values(["cell", "repetition"], kind="stable") if len(measured) else measured
     capacity, capacity_problems = _capacity(folder)
     problems = (*run_problems, *frame_problems, *capacity_problems)
-    cells = tuple(_cells(runs, axes, values))
+    cells = tuple(_cells(served, planned, axes, values))
     return StudyLog(folder, manifest, runs, measured, results, capacity, cells, axes, problems)
 
 
@@ -223,19 +253,40 @@ def _capacity(folder: Path) -> tuple[pd.DataFrame, tuple[Problem, ...]]:
     return steps, problems.collected()
 
 
-def _cells(runs: pd.DataFrame, axes: tuple[str, ...], axis_values: Mapping[str, Any]) -> Iterator[ReportedCell]:
+def _served_and_planned(runs: pd.DataFrame, axes: Mapping[str, Any]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns one row per cell: its axis values as served, and as planned (missing for the default).
+
+    The table of runs has the engine and the precision that a model's own turned out to be; a cell's key names the plan.
+    """
+    served = runs.groupby("cell", sort=False).first()
+    keys = [str(key).split(".") for key in served.index]
+    defaults = {axis: np.array([f"default-{axis}" in key for key in keys], bool) for axis in axes if axis in served}
+    return served, served.assign(**{axis: served[axis].mask(is_default) for axis, is_default in defaults.items()})
+
+
+def _has_several(axis: str, values: Any, planned: pd.DataFrame) -> bool:
+    """Returns whether the plan varies an axis, and not only what was served on it; `values` are those of the manifest."""
+    several = not isinstance(values, list) or len({str(value) for value in values}) > 1
+    return axis in planned and several and len(set(planned[axis].astype(str))) > 1
+
+
+def _cells(
+    served: pd.DataFrame, planned: pd.DataFrame, axes: tuple[str, ...], axis_values: Mapping[str, Any]
+) -> Iterator[ReportedCell]:
     """Yields each cell once, ordered by the position of its axis values in the study's file."""
+    known = {axis: axis_values[axis] if isinstance(axis_values[axis], list) else [] for axis in axes}
 
     def positions(column: pd.Series) -> pd.Series:
-        values = axis_values.get(str(column.name))
-        order = {str(value): index for index, value in enumerate(values if isinstance(values, list) else ())}
+        order = {str(value): index for index, value in enumerate(known[str(column.name)])}
         return pd.Series([order.get(str(_axis_value(cell)), len(order)) for cell in column], column.index)
 
-    cells = runs.drop_duplicates("cell").sort_values([*axes, "cell"], kind="stable")
-    for _, row in (cells.sort_values([*axes], kind="stable", key=positions) if axes else cells).iterrows():
-        values = {axis: _axis_value(row[axis]) for axis in axes}
-        name = " · ".join(_label(axis, value) for axis, value in values.items())
-        yield ReportedCell(str(row["cell"]), name or str(row["cell"]), values)
+    cells = planned.sort_values([*axes, "cell"], kind="stable")
+    for key, row in (cells.sort_values([*axes], kind="stable", key=positions) if axes else cells).iterrows():
+        plan = {axis: _axis_value(row[axis]) for axis in axes}
+        settings = {axis: _axis_value(served.loc[key, axis]) for axis in axes}
+        shown = {axis: plan[axis] if str(value) in map(str, known[axis]) else value for axis, value in settings.items()}
+        name = " · ".join(_label(axis, value) for axis, value in shown.items())
+        yield ReportedCell(str(key), name or str(key), settings, plan)
 
 
 def _axis_value(cell: Any) -> Any:

@@ -293,6 +293,10 @@ def test_workers_with_several_versions_of_the_model_are_mentioned(tmp_path: Path
     expected = "worker-1 (version 1, tensorflow fp32): 29 frames; worker-1 (version 2, openvino bf16): 1 frames"
     assert table.rows[0] == ("answered by", expected)
     assert "Several versions of the model answered" in text_of(found)
+    path = folder / "manifest.json"
+    one_file = {"answered_by": [{"model_version": version, "sha256": "a"} for version in "12"]}
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | one_file), encoding="utf-8")
+    assert "Several versions" not in text_of(chapter_of(report_on(folder), "provenance"))  # One file is one model.
 
 
 def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> None:

@@ -2,6 +2,7 @@
 
 import runpy
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from analysis.logs.run_log import load_run
 from analysis.offloading import throughput_hz
 from analysis.report.content import ReportContent, ReportTable
 from analysis.statistics.description import IntervalEstimate
+from tests.support import simulated_study
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "recompute" / "recompute.py"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "latency-log.md"
 
 
 @pytest.fixture
@@ -58,3 +61,16 @@ def test_throughput_and_waterfall_are_recomputed(run: Path, report: ReportConten
     expected = recomputed["journey"]
     assert durations == pytest.approx({name: expected[name] for name in durations}, rel=1e-12)
     assert sum(durations.values()) == pytest.approx(expected["total"], rel=1e-12)
+
+
+def test_the_lines_of_the_reference_keep_stamps_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an empty field, pandas makes floats of stamps; it takes `NA` for a missing value, and a session for a number."""
+    simulated_study.write_run(tmp_path / "NA", [0.0, 100.000001], [10.0, None], session="1234567e1234")
+    code = textwrap.dedent(REFERENCE.read_text(encoding="utf-8").split("## Reading it\n\n")[1].split("\n\n")[0])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code.replace("runs/demo/latency.csv", "NA/latency.csv"), names)
+    exact = load_run(tmp_path / "NA").frames
+    for column in ("t_due_ns", "t_received_ns", "t_returned_ns", "vehicle", "session", "sequence"):
+        assert names["log"][column].tolist() == exact[column].tolist()
+    assert (names["log"].vehicle == "NA").all()

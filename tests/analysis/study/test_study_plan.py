@@ -1,14 +1,18 @@
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from analysis.study.axes import AXES, inference_times_ms, must_be_one_of
-from analysis.study.study_plan import axis_values, cells, ordered_groups, read_plan, run_seed
+from analysis.study.study_folder import StudyFolder, initial_manifest
+from analysis.study.study_plan import StudyPlan, axis_values, cells, ordered_groups, read_plan, run_seed
 from shared.config import ConfigError
 from shared.registry import Entry, PluginTable
 from tests.support.simulated_study import plan_file, plan_of
 
 STUDIES = Path(__file__).parents[3] / "configs" / "studies"
+MODELS = STUDIES.parents[1] / "models"
+GUIDE = STUDIES.parents[1] / "docs" / "guides" / "studies.md"
 
 
 def test_a_study_without_axes_has_one_cell_with_the_default_values(tmp_path: Path) -> None:
@@ -239,8 +243,55 @@ def test_each_cold_start_cell_has_its_own_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_included_study_is_valid(file: Path) -> None:
+def test_every_included_study_is_valid(file: Path, tmp_path: Path) -> None:
     """Users start from these files."""
-    plan = read_plan(file, STUDIES.parents[1] / "models")
+    plan = read_plan(file, MODELS)
     assert plan.name == file.stem
     assert all(values for values in axis_values(cells(plan)).values())
+    _assert_saved_equal(plan, file, tmp_path)
+
+
+def test_the_plan_of_the_guide_is_valid(tmp_path: Path) -> None:
+    """Readers copy it."""
+    block = GUIDE.read_text(encoding="utf-8").split("## The file\n\n")[1].split("\n\n")[0]
+    file = tmp_path / "guide.yaml"
+    file.write_text(textwrap.dedent(block), encoding="utf-8")
+    _assert_saved_equal(read_plan(file, MODELS), file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"bag": "BAG"},
+        {"bag": "BAG", "accuracy": True, "axes": {"scenario": "camera", "codec": ["jpeg", "raw"]}},
+        {"static_camera": True, "drive_seeds": [11, 12], "repetitions": 4},
+        {"axes": {"engine": [None, "openvino"], "precision": [None, "fp16"], "frames": [None, 5], "resize_at": [None, "cloud"]}},
+        {"axes": {"link": ["none", "4g", {"name": "1e3", "delay_ms": 0.1, "seed": 3}], "workers": 2}},
+        {"axes": {"workers": 2, "fixed_inference_ms": [None, 100, "100/0.5"], "dispatch": [None, "group"]}},
+        {"axes": {"gate": ["none", "mse-30"], "local_model": "road-tiny", "cascade": ["none", "0.1-0.9"], "present": "fuse"}},
+        {"axes": {"transport": ["mqtt", "grpc"], "link": "5g"}},
+        {"axes": {"scenario": "capacity", "vehicles": [1, 4]}},
+        {"axes": {"codec": ["jpeg", "raw"]}, "exclude": [{"codec": "raw", "frames": [None]}], "include": [{"link": "4g"}]},
+        {"scenarios": {"server": {"rate_hz": 7, "frames": 9}}, "reuse": {"frames": 3}, "report": {"price_per_hour": 0.1}},
+        *({"name": name, "description": "a: b # c\n\u00e9 'x'"} for name in ("1e3", "null", "yes", "007", "2026-11-28", "0o17")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_saved_plan_is_the_plan_that_was_saved(document: dict[str, object], tmp_path: Path) -> None:
+    """A study is resumed, and run again, from the plan in its folder, which has every key with its default."""
+    bag = tmp_path / "drive.bag"
+    bag.write_bytes(b"")
+    file = plan_file(tmp_path, **{key: str(bag) if value == "BAG" else value for key, value in document.items()})
+    _assert_saved_equal(read_plan(file, MODELS), file, tmp_path)
+
+
+def _assert_saved_equal(plan: StudyPlan, file: Path, folder: Path) -> None:
+    """Saves a plan twice, as a study and its repetition do, and resumes both."""
+    for number in (1, 2):
+        study = StudyFolder(folder / f"study-{number}")
+        study.begin(plan, initial_manifest(plan, file, 7, 1))
+        assert study.resumed_seed(plan, None) == 7
+        file = study.root / "study.yaml"
+        read = read_plan(file, MODELS)
+        assert (read, cells(read)) == (plan, cells(plan))
+        plan = read

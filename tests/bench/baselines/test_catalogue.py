@@ -7,7 +7,7 @@ from bench.baselines.cli import Baseline
     ("ratio", "by_round", "verdict"),
     [
         (0.08, [0.075, 0.08, 0.09], "≤ 0.1, met"),
-        (0.08, [0.07, 0.11, 0.08], "≤ 0.1, no verdict: the spread is larger than the distance from the target"),
+        (0.08, [0.07, 0.11, 0.08], "≤ 0.1, not decided: the spread is larger than the distance from the target"),
         (0.3, [0.25, 0.3, 0.4], "≤ 0.1, NOT met"),
     ],
 )

@@ -61,7 +61,13 @@ def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: A
     return PresentedTick(sequence=sequence, output=output, **{**given, **facts, **image, **fields})
 
 
-def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink, first_ns: int | None = None) -> OutputRecorder:
+def _record(
+    folder: Path,
+    ticks: Sequence[PresentedTick],
+    *sinks: Sink,
+    config: EdgeConfig = CONFIG,
+    first_ns: int | None = None,
+) -> OutputRecorder:
     """Records ticks as the presenter's thread does, and returns the recorder at the end of its run.
 
     `first_ns`: the time at which the first output of the camera was ready.
@@ -70,7 +76,7 @@ def _record(folder: Path, ticks: Sequence[PresentedTick], *sinks: Sink, first_ns
     if first_ns is not None:
         presentation.first_ready_ns["/left"] = first_ns
     with PresentedLog(folder) as log:
-        recorder = OutputRecorder(presentation, log, sinks, CONFIG, CARD, session="s1")
+        recorder = OutputRecorder(presentation, log, sinks, config, CARD, session="s1")
         with recorder:
             for tick in ticks:
                 for listener in presentation.listeners:
@@ -157,3 +163,17 @@ def test_a_run_without_outputs_says_nothing_of_their_time(tmp_path: Path) -> Non
     lines = list(_record(tmp_path, [_tick(0, OutputOrigin.NONE)]).lines())
     assert lines[0] == "At the tick: 0 of 1 frames had an output that was ready when they were due"
     assert lines[1] == "For the tick: 0 of 1 frames got an output"
+
+
+def test_a_presenter_that_moved_nothing_says_so(tmp_path: Path) -> None:
+    """Its outputs are those of holding; whoever asked for warping believes otherwise."""
+    warp = CONFIG.model_copy(update={"present": "warp"})
+    still = [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2, OutputOrigin.LOCAL)]
+    (tmp_path / "still").mkdir()
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "none").mkdir()
+    assert any(
+        "--present warp moved no output" in line for line in _record(tmp_path / "still", still, config=warp).lines()
+    )
+    for name, ticks in (("moved", [*still, _tick(3, OutputOrigin.WARPED)]), ("none", [_tick(0, OutputOrigin.NONE)])):
+        assert not any("moved no output" in line for line in _record(tmp_path / name, ticks, config=warp).lines())

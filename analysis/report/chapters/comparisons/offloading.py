@@ -72,8 +72,8 @@ def study_chapter(study: StudyLog) -> Chapter | None:
 
 def _cell_without_link(study: StudyLog, cell: ReportedCell) -> ReportedCell | None:
     """Returns the cell with the same settings and no link; None if `cell` itself has no link."""
-    wanted = dict(cell.settings) | {"link": _NO_LINK}
-    found = (other for other in study.cells if dict(other.settings) == wanted)
+    wanted = dict(cell.plan) | {"link": _NO_LINK}
+    found = (other for other in study.cells if dict(other.plan) == wanted)
     return None if cell.settings.get("link", _NO_LINK) == _NO_LINK else next(found, None)
 
 

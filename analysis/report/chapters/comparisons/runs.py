@@ -12,8 +12,9 @@ from analysis.report.content import Chapter, ChapterPart, Chart, Paragraph, Repo
 from analysis.report.data.answered_frames import FrameGroup, column_values, part_durations, parts_in
 from analysis.report.output.number_format import milliseconds, probability
 from analysis.report.stage_styles import TOTAL_COLOUR
-from analysis.statistics.comparison import MIN_RUNS, LatencyComparison, LatencySample, compare_latencies
+from analysis.statistics.comparison import LatencyComparison, LatencySample, compare_latencies
 from analysis.statistics.description import describe
+from shared.runlog.mean_interval import MIN_RUNS
 from shared.runlog.percentiles import NOTE
 
 MAX_CURVES = 12

@@ -30,9 +30,10 @@ def chapter(run: RunLog) -> Chapter:
     if _section(run.manifest, "model").get("trained") is False:
         parts.append(Caution(_UNTRAINED))
     workers = _workers(run)
-    if len({*workers["model_version"]}) > 1:
+    hashes = _model_hashes(run.manifest)
+    if len({*workers["model_version"]}) > 1 and not (len(hashes) == 1 and all(hashes)):
         parts.append(Caution(_SEVERAL_VERSIONS))
-    elif len(_model_hashes(run.manifest)) > 1:
+    elif len(hashes) > 1:
         parts.append(Caution(_SEVERAL_FILES))
     rows = [("answered by", _answered_by(workers)), *manifest_rows(run.manifest)]
     parts.append(ReportTable("manifest", "The run's manifest, and the workers that answered.", ("what", "value"), rows))
@@ -85,10 +86,10 @@ def _workers(run: RunLog) -> pd.DataFrame:
 
 
 def _model_hashes(manifest: Mapping[str, Any]) -> set[str]:
-    """Returns the hashes of the models that answered."""
+    """Returns the hashes of the models that answered; empty texts for those without one."""
     models = manifest.get("answered_by")
     models = models if isinstance(models, list) else []
-    return {str(model.get("sha256")) for model in models if isinstance(model, Mapping)}
+    return {str(model.get("sha256") or "") for model in models if isinstance(model, Mapping)}
 
 
 def _answered_by(workers: pd.DataFrame) -> str:

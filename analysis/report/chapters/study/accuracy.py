@@ -10,6 +10,7 @@ from analysis.report.data.report_input import ReportedCell, StudyLog
 from analysis.report.output.number_format import number
 from analysis.report.stage_styles import SERIES
 from analysis.statistics.description import IntervalEstimate, mean_of_runs
+from shared.runlog.mean_interval import MIN_RUNS
 
 _SIZE, _P50 = "bytes_per_frame", "total_p50_ms"
 
@@ -31,7 +32,7 @@ def chapter(study: StudyLog) -> Chapter | None:
         introduction,
         _chart("accuracy_bytes", "bytes", cells, cells[_SIZE] / 1e3, "size of frame and result together, kB"),
         _chart("accuracy_latency", "latency", cells, cells[_P50], "median total of a run, ms"),
-        _table(cells),
+        _table(cells, study.recording_note),
     )
     return Chapter("accuracy", "Accuracy against bytes and latency", parts)
 
@@ -50,15 +51,15 @@ def _chart(name: str, against: str, cells: pd.DataFrame, x: pd.Series, title: st
     return Chart(name, caption, (trace,), layout, height=320)
 
 
-def _table(cells: pd.DataFrame) -> ReportTable:
+def _table(cells: pd.DataFrame, note: str) -> ReportTable:
     accuracies = ("mean IoU", "± mean IoU", "pixel accuracy")
     shown = cells[["runs", "masks_compared", "mean_iou", "deviation", "pixel_accuracy", _SIZE, _P50]]
     rows = tuple((name, *map(float, values)) for name, values in zip(cells.index, shown.to_numpy(), strict=True))
     caption = (
-        "Means of the runs, including masks of warm-up frames; bytes and latency are those of the measured frames. ±: "
-        "standard deviation of the runs, – for a single run."
-    )
-    headings = ("cell", "runs", "masks", *accuracies, "bytes per frame", "p50 ms")
+        "Means of the runs, including masks of warm-up frames; bytes and latency are those of the measured frames. Run p50: "
+        f"mean of the runs' medians. ±: standard deviation of the runs, – for a single run. {note}"
+    ).rstrip()
+    headings = ("cell", "runs", "masks", *accuracies, "bytes per frame", "run p50 ms")
     return ReportTable("accuracy", caption, headings, rows, dict.fromkeys(accuracies, 4))
 
 
@@ -75,7 +76,7 @@ _Cells = list[tuple[ReportedCell, pd.DataFrame]]
 def streaming_chapter(study: StudyLog) -> Chapter | None:
     """Returns the streaming accuracy of each cell; None if the study did not measure it."""
     runs = study.runs.reindex(columns=["cell", _ACCURACY, _ALL_TICKS, _MADE, _CEILING, *_AGES, *_AFTER_DUE, *_COUNTS])
-    runs = runs[runs[_ACCURACY].notna()]
+    runs = runs[runs[[_ACCURACY, _ALL_TICKS]].notna().any(axis=1)]  # A run without any output has the second only.
     if runs.empty and _EARLIER in study.runs and study.runs[_EARLIER].notna().any():
         text = (
             f"An earlier version measured this study: its {_EARLIER} in runs.csv counts each output for its tick, however long "
@@ -90,7 +91,8 @@ def streaming_chapter(study: StudyLog) -> Chapter | None:
         f"presenter, or without one the results as they came back. {MEASURES} The ceiling is the mean IoU of the same results "
         "for their own frames, as if they had taken no time."
     )
-    return Chapter("streaming", "Streaming accuracy", (introduction, _streaming_chart(cells), _streaming_table(cells)))
+    parts = (introduction, _streaming_chart(cells), _streaming_table(cells, study.recording_note))
+    return Chapter("streaming", "Streaming accuracy", parts)
 
 
 def _streaming_chart(cells: _Cells) -> Chart:
@@ -100,7 +102,7 @@ def _streaming_chart(cells: _Cells) -> Chart:
         series.setdefault(str(cell.settings.get(_AXIS, "cell")), []).append((cell, rows))
     traces = []
     for index, (presenter, members) in enumerate(series.items()):
-        estimates = [mean_of_runs(rows[_ACCURACY]) for _, rows in members]
+        estimates = [mean_of_runs(rows[_ACCURACY], share_of=1) for _, rows in members]
         colour = SERIES[index % len(SERIES)]
         name = _NO_PRESENTER if presenter == _NONE else presenter
         marker = {"size": 10, "color": colour, "symbol": index, "line": {"width": 1, "color": "#ffffff"}}
@@ -110,10 +112,9 @@ def _streaming_chart(cells: _Cells) -> Chart:
         values = [each.value for each in estimates]
         bars = error_bars(estimates, colour)
         traces.append(points(name, ages, values, marker, hover, customdata=labels, error_y=bars))
-    best, rows = max(cells, key=lambda each: float(each[1][_ACCURACY].mean()))
     caption = (
         f"Streaming accuracy {AT_TICK} against the median age of the outputs: one mark per cell, mean of its runs with the 95 % interval "
-        f"over runs. Best {AT_TICK}: {best.name}, mean IoU {number(float(rows[_ACCURACY].mean()), _DIGITS)}. Point at a mark for its cell."
+        f"over runs.{_best(cells)} Point at a mark for its cell."
     )
     layout = {
         "xaxis": axis_from_zero("median age of the output at its tick, ms"),
@@ -123,7 +124,15 @@ def _streaming_chart(cells: _Cells) -> Chart:
     return Chart("streaming_cells", caption, tuple(traces), layout, height=320)
 
 
-def _streaming_table(cells: _Cells) -> ReportTable:
+def _best(cells: _Cells) -> str:
+    """Names the cell with the highest accuracy over all ticks, among those that had an output."""
+    known = [(cell, rows) for cell, rows in cells if rows[[_ACCURACY, _ALL_TICKS]].notna().any().all()]
+    means = {cell.name: float(rows[_ALL_TICKS].mean()) for cell, rows in known}
+    best = max(means, key=lambda name: means[name], default="")
+    return f" Best {AT_TICK}: {best}, mean IoU {number(means[best], _DIGITS)} over all ticks." if best else ""
+
+
+def _streaming_table(cells: _Cells, note: str) -> ReportTable:
     headings = (
         "cell", "runs", "ticks", AT_TICK, f"{AT_TICK}, all ticks", FOR_TICK, "ceiling", "age p50 ms", "age p95 ms",
         "after due p50 ms", "after due p95 ms", "without output %",
@@ -131,15 +140,16 @@ def _streaming_table(cells: _Cells) -> ReportTable:
     rows: list[TableRow] = []
     for cell, runs in cells:
         columns = (_ACCURACY, _ALL_TICKS, _MADE, _CEILING)
-        estimates: list[IntervalEstimate] = [mean_of_runs(runs[column]) for column in columns]
+        estimates: list[IntervalEstimate] = [mean_of_runs(runs[column], share_of=1) for column in columns]
         ages = [float(runs[column].mean()) for column in (*_AGES, *_AFTER_DUE)]
         scored, without = (float(runs[column].sum()) for column in _COUNTS)
         rows.append(
             (cell.name, len(runs), int(scored), *estimates, *ages, 100 * without / scored if scored else np.nan)
         )
     caption = (
-        "Mean IoU, ages and times after due: means of the runs with 95 % intervals over runs, of the ticks after the warm-up. All "
-        "ticks: those without an output count as wrong. Age and share without output are those at the tick."
-    )
+        f"Mean IoU, ages and times after due: means of the runs, of the ticks after the warm-up, with 95 % intervals over {MIN_RUNS} or "
+        "more runs that differ. All ticks: those without an output count as wrong. Age and share without output are those at the "
+        f"tick. {note}"
+    ).rstrip()
     digits = dict.fromkeys(headings[3:7], _DIGITS) | dict.fromkeys(headings[7:11], 0) | {"without output %": 1}
     return ReportTable("streaming_cells", caption, headings, rows, digits)

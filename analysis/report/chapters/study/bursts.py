@@ -188,7 +188,7 @@ def _single_worker_splits(
     """Returns the splits of the cell with one worker and otherwise the same settings; empty if there is none."""
 
     def other_settings(other: ReportedCell) -> dict[str, Any]:
-        return {axis: value for axis, value in other.settings.items() if axis != "workers"}
+        return {axis: value for axis, value in other.plan.items() if axis != "workers"}
 
     same = [each for each in study.cells if each.key in splits and other_settings(each) == other_settings(cell)]
     return next((splits[each.key] for each in same if splits[each.key][0].workers == 1), [])

@@ -154,7 +154,7 @@ def _run_chart(study: StudyLog, done: pd.DataFrame, column: str, name: str, axis
     best = (min if column.endswith("_ms") else max)(order, key=lambda cell: float(means[cell.key]))
     mean = float(means[best.key])
     best_text = milliseconds(mean) if column.endswith("_ms") else f"{number(mean)} per second"
-    caption = f"{axis.capitalize()}: each point is a run, the bar is the mean. Best: {best.name}, {best_text}."
+    caption = f"{axis.capitalize()}: each point is a run, the bar is the mean. Best: {best.name}, {best_text}, mean of its runs."
     layout = {
         "xaxis": axis_from_zero(axis),
         "yaxis": {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": cell_names},
@@ -203,6 +203,7 @@ def axes(study: StudyLog) -> Chapter:
         parts.append(comparison.difference_chart(found, f"differences_{file}"))
     if not parts:
         parts = [Paragraph("Not compared: the study has one cell.")]
+    parts += [Paragraph(text) for text in (*study.consequences(), study.recording_note) if text]
     return Chapter("comparison", "Effect of each axis", tuple(parts))
 
 

@@ -10,6 +10,7 @@ import pytest
 from analysis.logs.run_log import load_run
 from analysis.report.chapters.comparisons import offloading
 from analysis.report.chapters.comparisons.cost import Tariff
+from analysis.report.chapters.streaming import AT_TICK
 from analysis.report.chapters.study import accuracy, bursts, overhead, utilization
 from analysis.report.chapters.study import cells as study_chapters
 from analysis.report.content import Caution, Chapter, Paragraph, ReportContent, ReportTable
@@ -92,7 +93,8 @@ def test_latency_is_compared_by_repetition_and_sentence_table_and_json_agree(tmp
     """The page once had different verdicts for the same comparison."""
     folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {"b": 30.0})
     study = load_study(folder)
-    (sentence,) = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
+    sentence, note = (part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph))
+    assert note.startswith("All runs of a cell played one recording")
     (row,) = _rows(folder, study_chapters.axes, "by_codec")
     medians = study.results.groupby(["cell", "repetition"])["total_ms"].median()
     assert row["difference ms"].value == pytest.approx((medians["b"] - medians["a"]).mean())
@@ -229,6 +231,49 @@ def test_an_axis_may_have_the_default_value_in_some_cells(tmp_path: Path) -> Non
     assert _report(folder).chapters
 
 
+def _planned(folder: Path, **axes: Sequence[Any]) -> StudyLog:
+    """Reads a study whose manifest plans these axes."""
+    manifest = {"kind": "study", "name": "tiny", "axes": axes}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return load_study(folder)
+
+
+def test_what_follows_from_an_axis_is_no_second_axis(tmp_path: Path) -> None:
+    """Two models have engines and precisions of their own: the plan asks which model is faster."""
+    cells = {
+        "a": {"model": "a", "engine": "tensorflow", "precision": "fp32"},
+        "b": {"model": "b", "engine": "tflite", "precision": "fp16"},
+    }
+    study = _planned(_study(tmp_path, cells, {}), model=["a", "b"], engine=[None], precision=[None])
+    assert [(a.name, b.name) for a, b in study.pairs("model")] == [("a", "b")]
+    texts = [part.text for part in study_chapters.axes(study).parts if isinstance(part, Paragraph)]
+    assert texts[1:3] == [
+        "The engine is no axis of this study, but follows from its model: tensorflow for a, tflite for b.",
+        "The precision is no axis of this study, but follows from its model: fp32 for a, fp16 for b.",
+    ]
+    assert [row["model"] for row in _rows(tmp_path, overhead.chapter, "overhead")] == ["a", "b"]
+
+
+def test_a_planned_default_is_compared_with_the_default(tmp_path: Path) -> None:
+    """The table of runs has what was served; the same precision may also have been planned."""
+    cells = {
+        "a.default-precision": {"model": "a", "precision": "fp32"},
+        "a.fp16": {"model": "a", "precision": "fp16"},
+        "b.default-precision": {"model": "b", "precision": "fp16"},
+        "b.fp16": {"model": "b", "precision": "fp16"},
+    }
+    study = _planned(_study(tmp_path, cells, {}), model=["a", "b"], precision=[None, "fp16"])
+    assert [(a.key, b.key) for a, b in study.pairs("model")] == [
+        ("a.default-precision", "b.default-precision"),
+        ("a.fp16", "b.fp16"),
+    ]
+    assert [(a.key, b.key) for a, b in study.pairs("precision")] == [
+        ("a.default-precision", "a.fp16"),
+        ("b.default-precision", "b.fp16"),
+    ]
+    assert [cell.name for cell in study.cells] == ["a · fp32", "a · fp16", "b · precision default", "b · fp16"]
+
+
 def test_latency_is_shown_against_load_and_bytes(tmp_path: Path) -> None:
     """Each cell with answered frames has a median and a 95th percentile."""
     report = report_of(ReportInput(study=load_study(write_study(tmp_path / "study"))))
@@ -302,6 +347,34 @@ def test_the_accuracy_of_an_earlier_version_is_named(tmp_path: Path) -> None:
     assert "Run the study again for the accuracy at the tick" in caution.text
 
 
+def test_the_best_cell_is_best_over_all_ticks(tmp_path: Path) -> None:
+    """A presenter must not look good by showing nothing, and two runs must not look certain."""
+    folder = _study(tmp_path, {"a": {"present": "warp"}, "b": {"present": "hold"}, "c": {"present": "fuse"}}, {})
+    measured = {
+        "mean_iou": 0.7,
+        "at_tick_mean_iou": [0.424, 0.424, np.nan, 0.415, 0.41, 0.415, np.nan, np.nan, np.nan],
+        "at_tick_mean_iou_all_ticks": [0.064, 0.384, 0.0, 0.415, 0.41, 0.415, 0.0, 0.0, 0.0],
+        "output_age_p50_ms": 200.0,
+        "output_age_p95_ms": 300.0,
+        "ticks_scored": 50,
+        "ticks_without_output": [25, 5, 50, 0, 0, 0, 50, 50, 50],
+    }
+    pd.read_csv(folder / "runs.csv").assign(**measured).to_csv(folder / "runs.csv", index=False)
+    warp, hold, fuse = _rows(folder, accuracy.streaming_chapter)
+    assert (warp["runs"], warp[AT_TICK].value, warp[f"{AT_TICK}, all ticks"].value) == (
+        3,
+        0.424,
+        pytest.approx(0.1493, abs=1e-4),
+    )
+    assert np.isnan(warp[AT_TICK].low)  # Only two runs had an output.
+    assert 0 < warp[f"{AT_TICK}, all ticks"].low < 0.1493 < warp[f"{AT_TICK}, all ticks"].high < 1
+    assert np.isnan(hold["ceiling"].low)
+    assert (np.isnan(fuse[AT_TICK].value), fuse[f"{AT_TICK}, all ticks"].value) == (True, 0.0)
+    (caption,) = (chart.caption for chart in _report(folder).charts() if chart.name == "streaming_cells")
+    assert "Best at the tick: hold, mean IoU 0.413 over all ticks." in caption
+    assert any("All runs of a cell played one recording" in table.caption for table in _report(folder).tables())
+
+
 def test_the_results_of_a_study_have_the_shares_by_origin(tmp_path: Path) -> None:
     """Frames that were not sent are results; the table shows what they saved."""
     cells = {"a": {"gate": "none"}, "b": {"gate": "mse"}}
@@ -340,6 +413,13 @@ def test_a_study_of_an_earlier_version_is_reported(tmp_path: Path) -> None:
     assert study.group(study.cells[0]).result_share == pytest.approx(
         runs["answered"].sum() / runs["frames_read"].sum(), abs=0.1
     )
+
+
+def test_a_study_without_runs_is_reported(tmp_path: Path) -> None:
+    """It was interrupted before its first run ended."""
+    folder = _study(tmp_path, {"a": {"codec": "jpeg"}, "b": {"codec": "raw"}}, {})
+    pd.read_csv(folder / "runs.csv").head(0).to_csv(folder / "runs.csv", index=False)
+    assert load_study(folder).cells == ()
 
 
 def test_the_bursts_of_a_study_count_the_frames_that_were_sent(tmp_path: Path) -> None:
