@@ -280,13 +280,12 @@ class ClockProber:
             if self._has_reconnected.is_set():
                 self._has_reconnected.clear()
                 self._tracker.restart()
-            if not run_round("clock probes", self._probe_due):
-                stop.wait(_STOP_POLL_S)
+            run_round("clock probes", self._probe_due)
+            run_round("clock echoes", self._process_echo)
 
     def _probe_due(self) -> None:
         for worker in self._tracker.due(clock.now_ns(), self._online()):
             self._probe(worker, pack_probe(self._tracker.probe(worker, clock.now_ns())))
-        self._process_echo()
 
     def _process_echo(self) -> None:
         """Processes one echo, or waits for it until the next probe is due."""

@@ -34,8 +34,6 @@ _GAUGES = {  # Of the last report. Names with colons are those of the recording 
     "skylane_vehicle_clock_error_seconds": ("Error bound of a worker's clock", _value("clock_error_ms", 1e-3)),
     "skylane:vehicle_frame_seconds:p95": ("From due to the result, last minute", _value("total_ms", 1e-3, "p95")),
     "skylane_frames_in_flight": ("Frames without a reply so far", _value("in_queue")),
-    "skylane_worker_cpu_cores": ("CPU use with the engines' processes", _value("cpu_percent", 1e-2)),
-    "skylane_worker_memory_bytes": ("Memory with the engines' processes", _value("memory_bytes")),
 }
 _MODEL_GAUGES = {  # Of a worker, by model.
     "skylane:worker_queue_seconds:p95": ("In the queues, last minute", _value("queue_ms", 1e-3, "p95")),
@@ -70,11 +68,10 @@ class FleetCollector(Collector):
             yield family(GaugeMetricFamily, name, text, values, *_NODE, "model")
         totals = {(*node, outcome): n for node, row in fresh.items() for outcome, n in (row["totals"] or {}).items()}
         ended = {key: n for key, n in totals.items() if key[0]}
-        yield family(CounterMetricFamily, "skylane_vehicle_frames", "Frames by outcome", ended, *_NODE, "outcome")
         refused = {key: n for key, n in totals.items() if key[1] and key[2] != _ANSWERED}
-        text = "Frames without a result, by outcome"
-        yield family(CounterMetricFamily, "skylane_frames_refused", text, refused, *_NODE, "outcome")
         answered = {key[:2]: n for key, n in totals.items() if key[1] and key[2] == _ANSWERED}
+        yield family(CounterMetricFamily, "skylane_vehicle_frames", "Frames ended", ended, *_NODE, "outcome")
+        yield family(CounterMetricFamily, "skylane_frames_refused", "Without a result", refused, *_NODE, "outcome")
         yield family(UntypedMetricFamily, "nv_inference_request_success", "Frames answered", answered, *_NODE)
 
 
