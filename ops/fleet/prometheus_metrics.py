@@ -1,7 +1,7 @@
 """The metrics of a fleet for Prometheus, from the reports of its nodes, by the names that the nodes and the rules use."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,28 +16,15 @@ from shared.runtime.processes import interrupt_on_termination
 
 _ANSWERED = "answered"
 _NODE = ("vehicle", "worker")  # Labels; one of them is empty.
-
-Row = Mapping[str, Any]
-
-
-def _value(key: str, factor: float = 1.0, part: str | None = None) -> Callable[[Row], float | None]:
-    def value(row: Row) -> float | None:
-        found = row.get(key)
-        number = found if found is None or part is None else found[part]
-        return None if number is None else number * factor
-
-    return value
-
-
-_GAUGES = {  # Of the last report. Names with colons are those of the recording rules.
-    "skylane_vehicle_frames_in_flight": ("Frames sent and not ended", _value("in_flight")),
-    "skylane_vehicle_clock_error_seconds": ("Error bound of a worker's clock", _value("clock_error_ms", 1e-3)),
-    "skylane:vehicle_frame_seconds:p95": ("From due to the result, last minute", _value("total_ms", 1e-3, "p95")),
-    "skylane_frames_in_flight": ("Frames without a reply so far", _value("in_queue")),
-}
-_MODEL_GAUGES = {  # Of a worker, by model.
-    "skylane:worker_queue_seconds:p95": ("In the queues, last minute", _value("queue_ms", 1e-3, "p95")),
-    "skylane:worker_inference_seconds:p95": ("Inference, last minute", _value("inference_ms", 1e-3, "p95")),
+# Text, key of the row and factor. Names with colons are those of the recording rules; percentiles of a worker stand for each
+# of its models.
+_GAUGES = {
+    "skylane_vehicle_frames_in_flight": ("Frames sent and not ended", "in_flight", 1.0),
+    "skylane_vehicle_clock_error_seconds": ("Error bound of a worker's clock", "clock_error_ms", 1e-3),
+    "skylane:vehicle_frame_seconds:p95": ("From due to the result, last minute", "total_ms", 1e-3),
+    "skylane_frames_in_flight": ("Frames without a reply so far", "in_queue", 1.0),
+    "skylane:worker_queue_seconds:p95": ("In the queues, last minute", "queue_ms", 1e-3),
+    "skylane:worker_inference_seconds:p95": ("Inference, last minute", "inference_ms", 1e-3),
 }
 
 
@@ -55,15 +42,12 @@ class FleetCollector(Collector):
         connected = {("", ""): is_connected, **dict.fromkeys(online, 1)}  # The first one is this process.
         yield family(GaugeMetricFamily, BROKER_CONNECTED, "1 while connected to the broker", connected, *_NODE)
         fresh = {node: row for node, row in online.items() if (row["seen_s_ago"] or 0) <= SILENT_AFTER_S}
-        for name, (text, value_of) in _GAUGES.items():
-            values = {node: value for node, row in fresh.items() if (value := value_of(row)) is not None}
-            yield family(GaugeMetricFamily, name, text, values, *_NODE)
-        for name, (text, value_of) in _MODEL_GAUGES.items():
+        for name, (text, key, factor) in _GAUGES.items():
             values = {
-                (*node, model.partition(" ")[0]): value
+                (*node, model.partition(" ")[0]): number * factor
                 for node, row in fresh.items()
-                if (value := value_of(row)) is not None
-                for model in row.get("models", ())
+                if (number := _number(row.get(key))) is not None
+                for model in (row.get("models", [""]) if key.endswith("_ms") else [""])
             }
             yield family(GaugeMetricFamily, name, text, values, *_NODE, "model")
         totals = {(*node, outcome): n for node, row in fresh.items() for outcome, n in (row["totals"] or {}).items()}
@@ -73,6 +57,10 @@ class FleetCollector(Collector):
         yield family(CounterMetricFamily, "skylane_vehicle_frames", "Frames ended", ended, *_NODE, "outcome")
         yield family(CounterMetricFamily, "skylane_frames_refused", "Without a result", refused, *_NODE, "outcome")
         yield family(UntypedMetricFamily, "nv_inference_request_success", "Frames answered", answered, *_NODE)
+
+
+def _number(found: Any) -> float | None:
+    return found["p95"] if isinstance(found, Mapping) else found
 
 
 def serve_fleet(address: str, fleet: FleetMonitor) -> None:

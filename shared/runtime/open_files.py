@@ -19,10 +19,10 @@ def raise_file_limit() -> int:
     """Raises the soft limit to what servers need, within the hard limit of the process; returns the limit that holds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return _WANTED if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return max(wanted, soft)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def connection_limits(wanted: Mapping[str, int], files: int) -> dict[str, int]:
