@@ -11,6 +11,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from cloud.gateway.limits import MAX_CONNECTIONS_PER_CALL
 from cloud.node import CloudNode
 from shared.runtime.periodic import run_round
 
@@ -67,7 +68,8 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, HttpConnection)]
         others = [other for other in others if not other.transport.is_closing()]
-        if len(others) > self._worker.connection_limits["http"] * _EVICTING_SHARE:
+        limit = self._worker.connection_limits["http"] * _EVICTING_SHARE
+        if len(others) > min(limit, MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls):
             waiting = [other for other in others if other.waiting_since is not None]
             min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
 
