@@ -60,7 +60,8 @@ class FleetCollector(Collector):
 
 
 def _number(found: Any) -> float | None:
-    return found["p95"] if isinstance(found, Mapping) else found
+    number: float | None = found["p95"] if isinstance(found, Mapping) else found
+    return number
 
 
 def serve_fleet(address: str, fleet: FleetMonitor) -> None:
