@@ -11,7 +11,7 @@ from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.limits import DEFAULT_TIMEOUTS, GatewayTimeouts
 from cloud.models.loader import ModelLoader
 from cloud.models.model_swap import ModelSwap
-from cloud.preflight import raise_file_limit
+from cloud.preflight import limit_connections
 from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
@@ -26,6 +26,7 @@ from shared.logs import get_logger
 from shared.mqtt.bus import Bus
 from shared.registry import load
 from shared.runtime.health_file import HealthFile
+from shared.runtime.periodic import run_round
 from shared.threads import Counts, ThreadGroup
 
 DRAIN_S = 30.0
@@ -66,10 +67,12 @@ class CloudNode:
         self.session = session
         self.timeouts = timeouts
         self.drain_s = drain_s
+        self.connection_limits = limit_connections(config)  # Open connections of each server of the gateway.
         self._models = models
         self._loader = loader
         self._stopped = threading.Event()
         self._stop_reason: SkylaneError | None = None
+        self._must_announce = False  # Whether the last announcement failed.
         self._health = HealthFile(config.health_file)
         self.threads = ThreadGroup(self._stopped.set)  # Threads that the node waits for; their faults end it.
         self.image_limits = ImageLimits(max_pixels=config.max_pixels)
@@ -129,9 +132,9 @@ class CloudNode:
         return {name: pid for name, pid in pids.items() if pid is not None}
 
     def announce(self) -> None:
-        """Repeats the announcement of the served models after a reconnect."""
-        for frontend in list(self._frontends.values()):
-            frontend.announce()
+        """Repeats the announcement of the served models after a reconnect; `serve` tries again if that fails."""
+        announced = [run_round("announcement", frontend.announce) for frontend in list(self._frontends.values())]
+        self._must_announce = not all(announced)
 
     def end(self, reason: SkylaneError) -> None:
         """Drains and ends the node; `serve` then raises `reason`. Thread-safe."""
@@ -180,14 +183,11 @@ class CloudNode:
             self._open("mqtt", bus)
             if self.control:
                 self.control.open(bus)
-            raise_file_limit()
             for frontend in self._frontends.values():
                 frontend.start()
             on_ready()
             while not self._stopped.wait(0.5):
-                on_tick()
-                is_online = all(frontend.is_online for frontend in self._frontends.values())
-                self._health.update(is_online=is_online and self.replier.errors.is_healthy)
+                self._tick(on_tick)
             _LOG.info("draining", **({"reason": str(self._stop_reason)} if self._stop_reason else {}))
             for frontend in self._frontends.values():
                 frontend.stop()
@@ -221,6 +221,16 @@ class CloudNode:
             served.close()
             raise
         return served
+
+    def _tick(self, on_tick: Callable[[], None]) -> None:
+        run_round("tick", on_tick)
+        run_round("health", self._update_health)
+        if self._must_announce:
+            self.announce()
+
+    def _update_health(self) -> None:
+        is_online = all(frontend.is_online for frontend in self._frontends.values())
+        self._health.update(is_online=is_online and self.replier.errors.is_healthy)
 
     def _open(self, name: str, endpoint: str | Bus) -> None:
         self._frontends[name] = load("frontend", FRONTENDS, name)(self, endpoint)

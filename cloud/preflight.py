@@ -1,7 +1,7 @@
 """Checks before a worker loads its models, which takes longer: addresses and files of the gateway, and system limits."""
 
-import resource
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloud.config import CloudConfig
@@ -9,6 +9,7 @@ from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import listen
 from cloud.gateway.common.auth import Authenticator
 from cloud.gateway.grpc.threads import max_grpc_threads
+from cloud.gateway.limits import most_connections
 from cloud.models.loader import engine_threads
 from shared.errors import SkylaneError
 from shared.files import check_file
@@ -17,8 +18,9 @@ from shared.models.manifest import Placement
 from shared.network.tls import check_not_expired
 from shared.registry import load
 from shared.runtime.machine import usable_cores
+from shared.runtime.open_files import connection_limits, raise_file_limit
 
-_OPEN_FILES = 16_384  # The usual limit of 1,024 is less than the connections of one gRPC server.
+_SELECTABLE_FILES = 1024  # The MQTT library waits with select(), which takes no file with a higher number.
 
 
 class GatewayError(SkylaneError):
@@ -52,12 +54,18 @@ def check_gateway(config: CloudConfig) -> None:
         load("frontend", FRONTENDS, name)
 
 
-def raise_file_limit() -> None:
-    """Allows as many open connections as the servers admit, within the hard limit of the process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def limit_connections(config: CloudConfig) -> Mapping[str, int]:
+    """Raises the limit of open files, and returns and logs how many connections each server may hold below it.
+
+    Raises:
+        SkylaneError: there are too few files for connections.
+    """
+    files = raise_file_limit()
+    wanted = {name: most for name, most in most_connections(config.max_calls).items() if name in config.addresses}
+    limits = connection_limits(wanted, files if config.no_broker else min(files, _SELECTABLE_FILES))
+    if limits:
+        _LOG.info("connections limited", open_files=files, **limits)
+    return limits
 
 
 _OWN_THREADS = 13  # The main thread, MQTT, control, refusals, load reports, the sampler, and those of libraries.

@@ -327,6 +327,7 @@ class Ledger:
             total=recent.times.get("total"),
             in_flight=len(self._in_flight),
             clock_error_ms=None if error_ns is None else error_ns / 1e6,
+            totals={outcome.value: count for outcome, count in self.counts().outcomes.items()},
         )
 
     def _add_load(self, record: FrameRecord, reply: ValidatedReply, returned_ns: int) -> None:

@@ -30,6 +30,7 @@ from shared.messages.node_metrics import METRICS_INTERVAL_NS
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LatencyRow, LogWriter
 from shared.runtime.health_file import HealthFile
+from shared.runtime.periodic import run_round
 from shared.threads import ThreadGroup
 
 _TICK_S = 0.1
@@ -178,15 +179,15 @@ class EdgeNode:
         """Plays to the end, or until stopped, and returns the final counts. Calls `on_tick` ten times per second."""
 
         def tick() -> None:
-            on_tick()
+            run_round("progress", on_tick)
             if self._events.faults:
                 raise self._events.faults[0]
             if self._events.end_reason is not None:
                 self.stop()
-            self._health.update(is_online=self._transport.is_connected)
+            run_round("health", lambda: self._health.update(is_online=self._transport.is_connected))
             if (now_ns := clock.now_ns()) >= self._report_due_ns:
                 self._report_due_ns = now_ns + METRICS_INTERVAL_NS
-                self._transport.report(self._ledger.metrics())
+                run_round("metrics", lambda: self._transport.report(self._ledger.metrics()))
 
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._writer.run)

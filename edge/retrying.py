@@ -12,10 +12,11 @@ a frame has been unanswered with recent reply times:
   as the deadline permits.
 - The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried after the larger of
   250 ms and 3 × the time that the worker leads to expect, or earlier if a deadline demands it.
-- No worker is known to have failed. A frame is retried if at least two workers serve the model, it is unanswered for
-  longer than 250 ms and 3 × the 95th percentile of reply times, and either frames sent later were answered, or no frame
-  was answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
-  needless retry doubles the required silence, up to 16 times.
+- No worker is known to have failed. A frame is retried if it is unanswered for longer than 250 ms and 3 × the 95th
+  percentile of reply times, and either frames sent later were answered, or, with at least two workers, no frame was
+  answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
+  needless retry doubles the required silence, up to 16 times. With one worker, this finds the frames that the broker
+  gives to its earlier process, whose connection has not ended yet.
 
 A frame is sent at most twice, and only if a reply can still be in time. While half of the window has been sent again, no
 frame is retried without a known failure. The dispatcher chooses the worker, otherwise it is the one with the last sign of life.
@@ -88,10 +89,8 @@ class RetryPolicy:
             elif is_on_trial:
                 trial_ns = max(_MIN_SILENCE_NS, _SILENCE_FACTOR * record.expected_ns)
                 due_ns = min(sent_ns + trial_ns, _end_ns(record) - times.p95_ns)
-            elif silence_ns is not None and workers >= _MIN_WORKERS and free > 0:
-                silent_until_ns = sent_ns + silence_ns
-                if now_ns < silent_until_ns or self._is_overdue(sent_ns, silence_ns, now_ns):
-                    due_ns = silent_until_ns
+            elif silence_ns is not None and free > 0 and self._may_be_lost(sent_ns, silence_ns, workers, now_ns):
+                due_ns = sent_ns + silence_ns
             if due_ns is not None and _end_ns(record) - max(now_ns, due_ns) >= times.median_ns:
                 retries.append(PlannedRetry(record, due_ns))
                 free -= not is_explained and now_ns >= due_ns
@@ -105,11 +104,14 @@ class RetryPolicy:
             return None
         return max(_MIN_SILENCE_NS, _SILENCE_FACTOR * times.p95_ns) * self._stats.silence_multiplier
 
-    def _is_overdue(self, sent_ns: int, silence_ns: int, now_ns: int) -> bool:
-        """Returns whether a silent frame is probably lost rather than slow."""
-        if self._after_ns is not None or self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES:
+    def _may_be_lost(self, sent_ns: int, silence_ns: int, workers: int, now_ns: int) -> bool:
+        """Returns whether a frame that stays silent is probably lost rather than slow."""
+        if workers < _MIN_WORKERS:  # The group may still contain a worker that died unnoticed.
+            return self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES
+        if now_ns < sent_ns + silence_ns or self._after_ns is not None:
             return True
-        return now_ns - self._stats.latest_reply_ns() > silence_ns
+        is_overtaken = self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES
+        return is_overtaken or now_ns - self._stats.latest_reply_ns() > silence_ns
 
 
 def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> int:

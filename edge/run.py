@@ -50,6 +50,7 @@ class RunEnd:
     """A run that has ended, and what its log does not say."""
 
     folder: Path
+    outcomes: Mapping[Outcome, int]  # Also of frames whose rows a full disk lost.
     faults: Sequence[SkylaneError]
     notes: Sequence[str]  # Lines to print before the tables of its report.
     remarks: Sequence[str]  # Lines to print after them.
@@ -86,8 +87,9 @@ def run(
     )
     for line in ended.notes:
         console.print(line, markup=False, highlight=False)
-    rows = print_report(ended.folder, console, ended.remarks)
-    return exit_code(rows, [*ended.faults, *common_faults(rows, source_name, config.model)], config.log_format)
+    rows = print_report(ended.folder, console, ended.remarks, ended.outcomes)
+    common = common_faults(rows, source_name, config.model) if len(rows) == sum(ended.outcomes.values()) else ()
+    return exit_code(rows, [*ended.faults, *common], config.log_format)
 
 
 def play(
@@ -188,7 +190,9 @@ def play(
         ]
         if log.rows_lost:
             faults.append(LogError(f"{log.rows_lost} rows of {folder / CSV_NAME} were not written: {log.fault}"))
-    return RunEnd(folder, faults, [*_late_lines(node.results_too_late), *sampler.report_lines()], remarks)
+    return RunEnd(
+        folder, counts.outcomes, faults, [*_late_lines(node.results_too_late), *sampler.report_lines()], remarks
+    )
 
 
 # What follows a run with a library of an extra, by the option that asks for it; each opens a context.
@@ -383,7 +387,9 @@ def origin_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:
         )
 
 
-def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list[dict[str, str]]:
+def print_report(
+    folder: Path, console: Console, remarks: Sequence[str], outcomes: Mapping[Outcome, int]
+) -> list[dict[str, str]]:
     """Prints the tables of a run, the remarks and the run's folder; returns the rows of the latency log."""
     try:
         rows = list(read_rows(folder))
@@ -396,7 +402,7 @@ def print_report(folder: Path, console: Console, remarks: Sequence[str]) -> list
         console.print(stage_table(summaries))
     for table in vehicle_results:
         console.print(table)
-    console.print(outcome_table(rows))
+    console.print(outcome_table(rows, outcomes))
     for line in remarks:
         console.print(line, markup=False, highlight=False)
     console.print(f"The run is in {folder.resolve()}", markup=False, highlight=False, soft_wrap=True)

@@ -3,13 +3,11 @@
 Needs prometheus-client; see the guide on metrics.
 """
 
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -21,14 +19,16 @@ from prometheus_client import (
     disable_created_metrics,
     make_wsgi_app,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.errors import SkylaneError, install_command, reason_of
 from shared.logs import get_logger
 from shared.network.endpoint import Endpoint
+from shared.network.http_server import BoundedHandler, BoundedHttpServer
 from shared.network.tls import certificate_expiries
 from shared.runtime.machine import package_version
+from shared.runtime.periodic import FAILURES
 from shared.threads import lower_priority
 
 BROKER_CONNECTED = "skylane_broker_connected"  # Of workers and vehicles.
@@ -36,8 +36,7 @@ BROKER_CONNECTED = "skylane_broker_connected"  # Of workers and vehicles.
 # Upper bounds of the buckets of durations (s): from one step of a frame at the vehicle to a frame that waits.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LOG = get_logger("metrics")
-_TIMEOUT_S = 5.0  # For a client.
-_MAX_CLIENTS = 16  # At once.
+_RESPONSE_S = 5.0  # For a client to take its response.
 _POLL_S = 0.1
 
 
@@ -72,6 +71,8 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """See `Collector`."""
         yield from self.counted.collect()
+        text = "Rounds of periodic work, such as reports and samples, that ended with an exception"
+        yield family(CounterMetricFamily, "skylane_periodic_failures", text, FAILURES.by_name(), "work")
         build = {self._build: 1}
         yield family(GaugeMetricFamily, "skylane_build_info", "Kind of node, and version", build, "node", "version")
         found = {part: certificate_expiries(file) for part, file in self._files.items()}
@@ -89,8 +90,7 @@ class NodeCollector(Collector):
 def serve_metrics(address: str, collector: Collector) -> Iterator[str]:
     """Serves the metrics of a node at HOST:PORT; yields the URL, and who can read it.
 
-    An empty host is this machine only. The server's threads have the lowest priority, and more clients than a few are turned
-    away, so that many or slow ones cost no more.
+    An empty host is this machine only. The server's threads have the lowest priority.
 
     Raises:
         SkylaneError: nothing can listen there.
@@ -99,7 +99,7 @@ def serve_metrics(address: str, collector: Collector) -> Iterator[str]:
     registry.register(collector)
     endpoint = Endpoint.parse(address, listens=True)
     try:
-        server = _Server(endpoint.host or "127.0.0.1", endpoint.port)
+        server = _Server(endpoint.host or "127.0.0.1", endpoint.port, _Handler, response_s=_RESPONSE_S)
     except OSError as error:
         raise SkylaneError(
             f"--metrics: cannot listen at {endpoint}: {reason_of(error)}: give an address of this machine and a free port"
@@ -121,54 +121,11 @@ def serve_metrics(address: str, collector: Collector) -> Iterator[str]:
         thread.join()
 
 
-class _Handler(WSGIRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Logs nothing: there is a request every few seconds."""
+class _Handler(BoundedHandler, WSGIRequestHandler):
+    pass
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, host: str, port: int) -> None:
-        self._places = threading.BoundedSemaphore(_MAX_CLIENTS)
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
-
+class _Server(BoundedHttpServer, WSGIServer):
     def server_bind(self) -> None:
-        """Binds without looking up the host's name, which takes long without a network."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        super().server_bind()
         self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a client in a thread of its own, if there is a place."""
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a client; the body of its thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        """Serves a client for a limited time, also one that sends a byte now and then."""
-        limit = threading.Timer(_TIMEOUT_S, _end, (request,))
-        limit.daemon = True
-        limit.start()
-        try:
-            super().finish_request(request, client_address)
-        finally:
-            limit.cancel()
-
-    def handle_error(self, *_: object) -> None:
-        """Ignores a client that is slow, or has gone."""
-
-
-def _end(connection: socket.socket) -> None:
-    with suppress(OSError):  # It has ended.
-        connection.shutdown(socket.SHUT_RDWR)

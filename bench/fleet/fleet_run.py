@@ -29,7 +29,6 @@ from bench.fleet.run_record import (
 )
 from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedReply
 from bench.harness import alternating
-from cloud.preflight import raise_file_limit
 from edge.config import EdgeConfig
 from edge.pacing import poisson_ns, uniform_ns
 from edge.workers.worker_clocks import WorkerClocks
@@ -37,6 +36,7 @@ from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared import clock
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
+from shared.runtime.open_files import raise_file_limit
 from shared.threads import ThreadGroup
 
 GROUP, LOAD = "group", "load"

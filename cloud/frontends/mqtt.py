@@ -24,6 +24,7 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpa
 from shared.messages.topics import LOADS, FrameId, TopicNameError
 from shared.mqtt.bus import AckHandler, Bus, Delivery, Properties, Will
 from shared.mqtt.name_guard import NameGuard, online_workers
+from shared.runtime.periodic import run_round
 from shared.stages import Stage
 from shared.threads import BoundedQueue
 
@@ -352,10 +353,10 @@ class LoadReports:
             self._woken.clear()
             if self._may_publish() and self._bus.is_connected:
                 if clock.now_ns() >= self._metrics.due_ns:
-                    self._metrics.publish()
+                    run_round("metrics", self._metrics.publish)
                 wait_ns = self._due_ns() - clock.now_ns()
                 if wait_ns <= 0:
-                    self._publish()
+                    run_round("load", self._publish)
                     continue
                 wait_ns = min(wait_ns, self._metrics.due_ns - clock.now_ns())
             else:

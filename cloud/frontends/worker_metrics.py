@@ -43,6 +43,7 @@ class MetricsReports:
             memory_bytes=sum(usage.rss_bytes or 0 for usage in usages) if usages else None,
             gpu_percent=max((usage.gpu_percent or 0.0 for usage in devices), default=None),
             gpu_memory_bytes=sum(usage.gpu_memory_bytes or 0 for usage in devices) if devices else None,
+            totals=self._node.replier.counts,
         )
         self._bus.publish(self._topic, pack_worker_metrics(report), qos=WORKER_METRICS.qos)
 
@@ -50,15 +51,15 @@ class MetricsReports:
         """Returns the probes of this process and of those of its engines."""
         before, self._processes = self._processes, {}
         for pid in {os.getpid(), *self._node.engine_processes.values()}:
-            with suppress(ProbeGoneError):
+            with suppress(ProbeGoneError, OSError):
                 self._processes[pid] = before.get(pid) or ProcessUsage(pid, self._tcp)
         return self._processes.values()
 
 
 def _measured(probes: Iterable[UsageProbe], at_ns: int) -> list[ResourceUsage]:
-    """Returns what the probes measure, without engines that have ended and GPUs that are lost."""
+    """Returns what the probes can measure now, without engines that have ended and GPUs that are lost."""
     usages = []
     for probe in probes:
-        with suppress(ProbeGoneError):
+        with suppress(ProbeGoneError, OSError):  # OSError: for example too many open files.
             usages.append(probe.sample(at_ns))
     return usages

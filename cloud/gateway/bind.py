@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from typing import Any
 
 from shared.errors import SkylaneError
 from shared.network.endpoint import Endpoint, EndpointError
@@ -43,6 +44,27 @@ def listen(protocol: str, address: str) -> socket.socket:
     # 40 ms for the peer's delayed acknowledgement of the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+class BoundedListener(socket.socket):
+    """A listening socket whose `accept` closes connections beyond a limit of open ones, also during TLS handshakes."""
+
+    def __init__(self, listener: socket.socket, max_connections: int) -> None:
+        """Takes over the file of `listener`."""
+        super().__init__(fileno=listener.detach())
+        self._max_connections = max_connections
+        self._accepted: list[socket.socket] = []
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection; raises BlockingIOError, for which asyncio waits, if it was closed for the limit."""
+        connection, address = super().accept()
+        if len(self._accepted) >= self._max_connections:
+            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
+            if len(self._accepted) >= self._max_connections:
+                connection.close()
+                raise BlockingIOError
+        self._accepted.append(connection)
+        return connection, address
 
 
 def _explain(error: OSError) -> str:

@@ -9,6 +9,15 @@ from dataclasses import dataclass
 from cloud.serving.errors import ApiError, ErrorCode
 from shared import clock
 
+MAX_CONNECTIONS_PER_CALL = 2  # Open HTTP connections per allowed call: some are being read, some are idle.
+MAX_GRPC_CONNECTIONS = 4096
+_ACCEPTED_AT_ONCE = 256  # HTTP connections that may be new, or evicted and not closed yet.
+
+
+def most_connections(max_calls: int) -> dict[str, int]:
+    """Returns the largest useful number of open connections by server."""
+    return {"http": MAX_CONNECTIONS_PER_CALL * max_calls + _ACCEPTED_AT_ONCE, "grpc": MAX_GRPC_CONNECTIONS}
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayTimeouts:

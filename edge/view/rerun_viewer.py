@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -20,10 +19,12 @@ import rerun_cli
 
 from edge.sinks.rerun import APPLICATION, RerunScene
 from edge.view.viewer import ViewError, ViewSettings, free_port, ipv4_address, preferred_port
+from shared.network.http_server import BoundedHandler, BoundedHttpServer
 from shared.runtime.processes import terminate
 
 _PAGE_PORT, _DATA_PORT = 9090, 9876  # Rerun's own defaults.
 _START_S = 20.0
+_RESPONSE_S = 300.0  # For a browser to load the page's 30 MB over a slow link.
 _FLUSH_S = 1.0
 _POLL_S = 0.02
 _FOREIGN_LINKS = re.compile(rb"<link\b[^>]*https://[^>]*>")  # To fonts; a browser connects before it knows the policy.
@@ -40,9 +41,7 @@ class RerunViewer:
         """
         host = ipv4_address(settings.host)
         data_port, inner_port = preferred_port(host, _DATA_PORT), free_port(host)
-        self._page = _PageServer(
-            (host, preferred_port(host, _PAGE_PORT)), f"{host}:{inner_port}", f"{host}:{data_port}"
-        )
+        self._page = _PageServer(host, preferred_port(host, _PAGE_PORT), f"{host}:{inner_port}", f"{host}:{data_port}")
         self._home = tempfile.TemporaryDirectory(prefix="skylane-view-")
         # `bin/rerun` is a launcher, which would leave the server behind.
         program = Path(rerun_cli.__file__).with_name("rerun")
@@ -111,17 +110,15 @@ class RerunViewer:
             time.sleep(_POLL_S)
 
 
-class _PageServer(ThreadingHTTPServer):
+class _PageServer(BoundedHttpServer):
     """Passes on Rerun's page with a policy by which a browser connects to this machine only.
 
     Without it, the page sends usage data, asks for new releases and fetches fonts.
     """
 
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], page: str, data: str) -> None:
+    def __init__(self, host: str, port: int, page: str, data: str) -> None:
         """`page` and `data`: HOST:PORT of the servers of the page and of the data."""
-        super().__init__(address, _PageHandler)
+        super().__init__(host, port, _PageHandler, response_s=_RESPONSE_S)
         self.page = page
         self.policy = (
             "default-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' blob: data:; frame-ancestors 'none'; "
@@ -129,10 +126,10 @@ class _PageServer(ThreadingHTTPServer):
         )
 
 
-class _PageHandler(BaseHTTPRequestHandler):
+class _PageHandler(BoundedHandler):
     server: _PageServer
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802  Required by the base class.
         """Answers a request as Rerun's server does."""
         with closing(HTTPConnection(self.server.page, timeout=_START_S)) as connection:
             connection.request("GET", urlsplit(self.path).path)
@@ -148,9 +145,6 @@ class _PageHandler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Logs nothing."""
 
 
 def without_usage_data(folder: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from shared.clock import Exchange, Offset, OffsetEstimator
 from shared.compression import Buffer
 from shared.messages.clock_probes import MAX_PROBE_BYTES, Probe, pack_probe, unpack_echo
 from shared.messages.msgpack_reader import MessageError
+from shared.runtime.periodic import run_round
 
 _MAX_NODES = 512  # A restarted worker is a new node.
 
@@ -279,9 +280,12 @@ class ClockProber:
             if self._has_reconnected.is_set():
                 self._has_reconnected.clear()
                 self._tracker.restart()
-            for worker in self._tracker.due(clock.now_ns(), self._online()):
-                self._probe(worker, pack_probe(self._tracker.probe(worker, clock.now_ns())))
-            self._process_echo()
+            run_round("clock probes", self._probe_due)
+            run_round("clock echoes", self._process_echo)
+
+    def _probe_due(self) -> None:
+        for worker in self._tracker.due(clock.now_ns(), self._online()):
+            self._probe(worker, pack_probe(self._tracker.probe(worker, clock.now_ns())))
 
     def _process_echo(self) -> None:
         """Processes one echo, or waits for it until the next probe is due."""

@@ -21,10 +21,12 @@ from shared.flags import FiniteRange, topic_name
 from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 from shared.network.address import Address
 from shared.network.tls import certificate_expiries, server_certificate_expiry
+from shared.registry import Entry, load
 from shared.runtime.processes import interrupt_on_termination
 
 _LISTEN_S = SILENT_AFTER_S + 0.2  # Every node reports once in two seconds; one that does not is shown as silent.
 _DAY_S = 86_400
+_SERVERS = {"--metrics": Entry("ops.fleet.prometheus_metrics:serve_fleet", "metrics")}
 
 _name = click.option(
     "--name",
@@ -39,13 +41,25 @@ _name = click.option(
 @broker_options
 @_name
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(name: str, *, as_json: bool, **flags: Any) -> None:
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Serve it for Prometheus until Ctrl-C, instead of printing it (skylane[metrics]).",
+)
+def status(name: str, *, as_json: bool, metrics: str | None, **flags: Any) -> None:
     """Show the workers and vehicles at a broker, with their last minute, and which of them need a look.
 
     The answer takes up to three seconds, as every node reports once in two, and six if one that is online does not report.
     The exit code is 0 if the broker answers.
     """
     connection = connection_from(flags)
+    if metrics is not None:
+        if as_json:
+            raise click.UsageError("--json prints once, --metrics serves until Ctrl-C: give one of them")
+        serve_fleet = load("option", _SERVERS, "--metrics")
+        with _watched(connection, name) as fleet:
+            serve_fleet(metrics, fleet)
+        return
     with _watched(connection, name) as fleet:
         certificates = _certificates(connection, name)
         fleet.wait_until_heard(_LISTEN_S)

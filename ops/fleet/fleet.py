@@ -128,6 +128,11 @@ class FleetMonitor:
         for topic in _BROKER_TOPICS:
             bus.subscribe(topic, 0, self._add_broker)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the broker can be heard."""
+        return self._bus.is_connected
+
     def wait_until_heard(self, timeout_s: float) -> None:
         """Waits until every node that is online has reported since the start, or until the time is over."""
         deadline_ns = self._since_ns + round(timeout_s * 1e9)
@@ -155,7 +160,7 @@ class FleetMonitor:
         return FleetState(problems, broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
 
     def _problems(self, nodes: list[FleetNode], broker: Mapping[str, str], left_out: int) -> Iterator[str]:
-        if not self._bus.is_connected:
+        if not self.is_connected:
             yield "the connection to the broker is lost: what follows is old"
         elif nodes and not broker and not any(node.metrics for node in nodes):
             yield "no reports arrive: a secured broker sends them to viewers and operators only, see --name"

@@ -16,6 +16,7 @@ MAX_REASON = 64  # Characters.
 Outcome = Annotated[str, Meta(pattern=r"\A[a-z_]{1,32}\Z", description="an outcome of 1 to 32 of a-z _")]
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]  # Of a minute, or in flight.
 _Outcomes = Annotated[Mapping[Outcome, _Count], Meta(max_length=MAX_OUTCOMES)]
+_Totals = Annotated[Mapping[Outcome, Annotated[int, Meta(ge=0, le=1 << 53)]], Meta(max_length=MAX_OUTCOMES)]
 _Seconds = Annotated[float, Meta(ge=0, le=60)]
 _Percent = Annotated[float, Meta(ge=0, le=1_000_000)]
 _Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
@@ -45,6 +46,7 @@ class WorkerMetrics(Struct, frozen=True):
     memory_bytes: _Bytes | None
     gpu_percent: _Percent | None  # The busiest GPU of the machine.
     gpu_memory_bytes: _Bytes | None  # In use on all GPUs of the machine.
+    totals: _Totals | None = None  # The same as `frames`, since the start of the process.
 
 
 class VehicleMetrics(Struct, frozen=True):
@@ -58,9 +60,10 @@ class VehicleMetrics(Struct, frozen=True):
     total: Quantiles | None  # From due to the result.
     in_flight: _Count
     clock_error_ms: Milliseconds | None  # Error bound of the clock offset to the worker of the latest answer.
+    totals: _Totals | None = None  # The same as `frames`, since the start of the run.
 
 
-_WORKERS = Schema(WorkerMetrics, noun="metrics of a worker", max_bytes=MAX_METRICS_BYTES)
-_VEHICLES = Schema(VehicleMetrics, noun="metrics of a vehicle", max_bytes=MAX_METRICS_BYTES)
+_WORKERS = Schema(WorkerMetrics, noun="metrics of a worker", optional=("totals",), max_bytes=MAX_METRICS_BYTES)
+_VEHICLES = Schema(VehicleMetrics, noun="metrics of a vehicle", optional=("totals",), max_bytes=MAX_METRICS_BYTES)
 pack_worker_metrics, unpack_worker_metrics = _WORKERS.write, _WORKERS.read
 pack_vehicle_metrics, unpack_vehicle_metrics = _VEHICLES.write, _VEHICLES.read

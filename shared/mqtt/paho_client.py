@@ -211,9 +211,12 @@ class MonitoredClient(paho.Client):
         self.loop_stop()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Extends paho's method: reports received bytes."""
-        self._monitor.received(clock.now_ns())
-        return super().loop_read(max_packets)
+        """Extends paho's method: reports received bytes. The end of a connection, which is also read, is none."""
+        received_ns = clock.now_ns()
+        code = super().loop_read(max_packets)
+        if code is MQTTErrorCode.MQTT_ERR_SUCCESS:
+            self._monitor.received(received_ns)
+        return code
 
     def loop_misc(self) -> MQTTErrorCode:
         """Extends paho's method, which sends pings: sends none while other data waits to be sent.

@@ -24,6 +24,7 @@ from shared.resources.usage import (
     gpus,
 )
 from shared.runlog.latency_log import append_whole, log_full_disk
+from shared.runtime.periodic import run_round
 from shared.threads import ThreadGroup
 
 RESOURCES_NAME = "resources.csv"
@@ -133,7 +134,7 @@ class ResourceSampler:
         while not stopped and self.fault is None:
             next_s = max(next_s + self._interval_s, time.monotonic())
             stopped = self._stopped.wait(next_s - time.monotonic())
-            self._sample_all()
+            run_round("resources", self._sample_all)
 
     def _sample_all(self) -> None:
         started_ns = time.thread_time_ns()
@@ -150,7 +151,7 @@ class ResourceSampler:
         for node, pid in processes.items():
             try:
                 self._probes[node] = ProcessUsage(pid, self._tcp)
-            except ProbeGoneError as error:
+            except (ProbeGoneError, OSError) as error:
                 self.remarks.append(f"{node} is not sampled: {error}")
 
     def _usages(self) -> list[tuple[int, str, ResourceUsage]]:
@@ -159,9 +160,12 @@ class ResourceSampler:
             at_ns = clock.now_ns()
             try:
                 usages.append((at_ns, node, probe.sample(at_ns)))
-            except (ProbeGoneError, OSError) as error:  # OSError: for example too many open files.
+            except ProbeGoneError as error:
                 del self._probes[node]
                 self.remarks.append(f"{node} is no longer sampled: {error}")
+            except OSError as error:  # For example too many open files.
+                remark = f"{node} was not sampled at times: {error}"
+                self.remarks += [remark] if remark not in self.remarks else []
         return usages
 
     def _append(self, rows: Sequence[Mapping[str, str]]) -> None:

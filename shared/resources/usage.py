@@ -48,6 +48,7 @@ class UsageProbe(Protocol):
 
         Raises:
             ProbeGoneError: the target has ended or cannot be measured.
+            OSError: it cannot be measured now.
         """
 
 

@@ -133,16 +133,23 @@ def vehicle_result_tables(rows: Sequence[Mapping[str, str]]) -> Iterator[Table]:
     yield table
 
 
-def outcome_table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Returns the number of frames by outcome, with the reasons of those without a result."""
-    table = Table(title=f"{len(rows)} frames read")
+def outcome_table(rows: Sequence[Mapping[str, str]], totals: Mapping[Outcome, int] | None = None) -> Table:
+    """Returns the number of frames by outcome, with the reasons of those without a result.
+
+    `totals`: frames by outcome, if some have no row because the disk was full; None: all have one.
+    """
+    read = len(rows) if totals is None else sum(totals.values())
+    table = Table(
+        title=f"{read} frames read" + (f", {read - len(rows)} of them without a row" if read > len(rows) else "")
+    )
     table.add_column("outcome")
     table.add_column("frames", justify="right")
     table.add_column("reasons")
     for outcome in Outcome:
         of_outcome = [row["reason"].partition(":")[0] for row in rows if row["outcome"] == outcome]
-        if of_outcome:
+        count = len(of_outcome) if totals is None else totals.get(outcome, 0)
+        if count:
             reasons = Counter(reason for reason in of_outcome if reason)
-            reason_text = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-            table.add_row(outcome.value, str(len(of_outcome)), Text(reason_text))
+            reason_text = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
+            table.add_row(outcome.value, str(count), Text(reason_text))
     return table

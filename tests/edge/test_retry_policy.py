@@ -85,6 +85,17 @@ def test_slow_workers_cause_no_retries() -> None:
     assert _due(policy, [sent(1000)], now_ms=1400) == [1300]
 
 
+def test_a_frame_that_later_ones_have_overtaken_is_retried_to_the_only_worker() -> None:
+    """The broker gives every other frame to a worker that died behind a dead link, after it was started again, too."""
+    stats = _stats(reply_ms=100)
+    policy = RetryPolicy(stats, window=4)
+    stats.add_reply("w", 1010 * MS, 1110 * MS)
+    assert _due(policy, [sent(1000)], now_ms=1400, workers=1) == []
+    stats.add_reply("w", 1020 * MS, 1120 * MS)
+    assert _due(policy, [sent(1000)], now_ms=1200, workers=1) == [1300]
+    assert _due(policy, [sent(1015)], now_ms=1400, workers=1) == []
+
+
 def test_a_silent_frame_is_retried_if_no_frame_is_answered() -> None:
     """With a single frame in flight, there are no replies to later frames."""
     policy = RetryPolicy(_stats(reply_ms=100, returned_ms=1000), window=1)

@@ -1,10 +1,15 @@
 """Caller faults: hostile HTTP and gRPC clients, while an honest gRPC caller and an honest vehicle send frames."""
 
+import re
+import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import pytest
 
 from analysis.statistics.samples import spread
@@ -12,6 +17,7 @@ from ops.processes.child import Child, free_ports
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.runlog.latency_log import Outcome
+from shared.runtime.open_files import raise_file_limit
 from tests.support.faults.finding import Figure
 from tests.support.faults.hostile import attacks
 from tests.support.faults.hostile.attacks import ATTACKS, RATE_BYTES_PER_S
@@ -71,6 +77,61 @@ def test_hostile_callers(rig: Rig) -> None:
             f"p95 by attack: {', '.join(f'{name} {ratio:.2f}' for name, ratio in slowdowns.items())}",
             f"vehicle's frames missed, %: {', '.join(f'{name} {share:.1f}' for name, share in missed.items())}",
         ),
+    )
+
+
+_FILES = 256  # Open files that each node may have.
+_IDLE = 300  # Idle connections to each server.
+
+
+@pytest.mark.faults(
+    31,
+    f"{_IDLE} idle connections to each server (HTTP, gRPC, metrics, view) of nodes that may open {_FILES} files",
+    "the nodes live, the vehicle's frames are answered in time, scrapes and calls beside the idle connections are served",
+)
+def test_idle_connections(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holds more idle connections than files are allowed, while a vehicle sends frames over the broker."""
+    broker = rig.broker()
+    python = rig.folder / "python"
+    python.write_text(f'#!/bin/sh\nulimit -n {_FILES}\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    servers = {name: f"127.0.0.1:{port}" for name, port in zip(("http", "grpc", "metrics"), free_ports(3), strict=True)}
+    worker = rig.worker(broker.url, think_ms=20, http=servers["http"], grpc=servers["grpc"])
+    has_view = find_spec("foxglove") is not None
+    flags = (*_FLAGS, "--metrics", servers["metrics"], *(("--view", "foxglove") if has_view else ()))
+    vehicle = rig.vehicle(broker.url, "vehicle", rate_hz=_RATE_HZ, flags=flags)
+    rig.wait_for_frames([vehicle], 10)
+    if view := re.search(r"ws://([\w.]+:\d+)", vehicle.output):
+        servers["view"] = view[1]
+    raise_file_limit()
+    unserved = 0
+    with ExitStack() as stack:
+        began_ns = clock.now_ns()
+        for address in servers.values():
+            for _ in range(_IDLE):
+                with suppress(OSError):  # A server may refuse it.
+                    host, _, port = address.rpartition(":")
+                    stack.enter_context(socket.create_connection((host, int(port)), 1.0))
+        for _ in range(round(_PHASE_S)):
+            time.sleep(1.0)
+            for name in ("http", "metrics"):
+                with suppress(httpx.HTTPError):
+                    unserved -= httpx.get(f"http://{servers[name]}/metrics", timeout=10.0).is_success
+                unserved += 1
+        ended_ns = clock.now_ns()
+    ended = [worker.is_running, vehicle.is_running].count(False)
+    rig.conclude(
+        rig.end_vehicles(),
+        Figure("nodes ended", ended, most=0),
+        Figure("scrapes not served", unserved, most=0),
+        Figure(
+            "vehicle's frames not answered in time",
+            _missed_percent(vehicle, (began_ns, ended_ns)),
+            "%",
+            most=_MAX_MISSED,
+        ),
+        remarks=() if has_view else ("without a view: foxglove is not installed",),
     )
 
 

@@ -18,9 +18,9 @@ from cloud.gateway.limits import ActiveCall, CallLimits
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from shared import clock
+from shared.runtime.periodic import run_round
 
 SERVICES = {**skylane.SERVICES, **open_inference.SERVICES, **tf_serving.SERVICES}
-MAX_CONNECTIONS = 4096
 MAX_METADATA_BYTES = 16 << 10  # Metadata of one call.
 MAX_STREAMS = 16  # Concurrent calls of one connection; the caller's library holds further ones back.
 
@@ -55,7 +55,9 @@ class GrpcServer(Frontend):
         self._overdue_check = threading.Thread(target=self._cancel_overdue, name="grpc-overdue", daemon=True)
         self._threads = GrpcThreadPool(config.max_calls)
         self._server = grpc.server(
-            self._threads, options=_options(config), maximum_concurrent_rpcs=2 * config.max_calls + max_streams
+            self._threads,
+            options=_options(config, worker.connection_limits["grpc"]),
+            maximum_concurrent_rpcs=2 * config.max_calls + max_streams,
         )
         for service, methods in SERVICES.items():
             handlers = {name: self._handler(method) for name, method in methods.items()}
@@ -89,8 +91,8 @@ class GrpcServer(Frontend):
         timeouts = self._worker.timeouts
         interval_s = min(_CHECK_INTERVAL_S, timeouts.body_s / 2, timeouts.send_s / 2)
         while not self._stopping.wait(interval_s):
-            self._calls.cancel_overdue()
-            self._streams.cancel_overdue()
+            run_round("overdue calls", self._calls.cancel_overdue)
+            run_round("overdue streams", self._streams.cancel_overdue)
 
     def _handler(self, method: Method | StreamMethod) -> Any:
         """Creates a handler that reads the request itself, so that a call can fail before its message has arrived."""
@@ -190,7 +192,7 @@ def _enter(limits: CallLimits, context: grpc.ServicerContext, max_wait_s: float 
     return call
 
 
-def _options(config: CloudConfig) -> Sequence[tuple[str, int]]:
+def _options(config: CloudConfig, max_connections: int) -> Sequence[tuple[str, int]]:
     """Channel arguments of the server: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
     max_bytes = config.max_message_bytes + _HEADER_BYTES
     return (
@@ -201,7 +203,7 @@ def _options(config: CloudConfig) -> Sequence[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.http2.hpack_table_size.decoder", 0),  # An indexed field costs a byte to send and kilobytes to decode.
-        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_connection_idle_ms", _IDLE_CONNECTION_MS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.keepalive_time_ms", _KEEPALIVE_MS),

@@ -4,20 +4,23 @@ import asyncio
 import json
 import socket
 import struct
+from functools import partial
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from cloud.gateway.limits import MAX_CONNECTIONS_PER_CALL
 from cloud.node import CloudNode
+from shared.runtime.periodic import run_round
 
 MAX_HEAD_BYTES = 1 << 16  # Request line and headers; also any other bytes that are not part of a body.
 MAX_TRAILERS = 16  # Header fields after a chunked body.
 MAX_PIPELINED = 16  # Requests of one peer that wait for the response to an earlier one.
-MAX_CONNECTIONS_PER_CALL = 2  # Open connections per allowed call: some are being read, some are idle.
 KEEP_ALIVE_S = 60
 
+_EVICTING_SHARE = 2 / 3  # Of the limit of connections, from which a newcomer takes the place of another one.
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -65,7 +68,8 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(transport)
         others = [other for other in self.connections if isinstance(other, HttpConnection)]
         others = [other for other in others if not other.transport.is_closing()]
-        if len(others) > MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls:
+        limit = self._worker.connection_limits["http"] * _EVICTING_SHARE
+        if len(others) > min(limit, MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls):
             waiting = [other for other in others if other.waiting_since is not None]
             min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
 
@@ -158,5 +162,5 @@ class HttpListener(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
                 assert isinstance(connection, HttpConnection)
-                connection.check_timeouts(now)
+                run_round("http timeouts", partial(connection.check_timeouts, now))
         return await super().on_tick(counter)

@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from cloud.frontend import Frontend
-from cloud.gateway.bind import ListenError, listen
+from cloud.gateway.bind import BoundedListener, ListenError, listen
 from cloud.gateway.http import detect, open_inference, skylane, tf_serving
 from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
@@ -74,7 +74,7 @@ class HttpServer(Frontend):
             server_config.load()
         except (OSError, ssl.SSLError) as error:
             raise ListenError(f"the certificate {config.gateway_tls_cert} cannot be used: {error}") from error
-        self._socket = listen("http", address)
+        self._socket = BoundedListener(listen("http", address), worker.connection_limits["http"])
         self.port: int = self._socket.getsockname()[1]
         self._server = HttpListener(server_config, worker)
         self._on_fault = worker.threads.fault

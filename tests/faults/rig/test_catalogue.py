@@ -18,7 +18,7 @@ _SCENARIOS = sorted(
 
 def test_every_number_is_given_once() -> None:
     """`make faults ONLY=8` must not run two scenarios, or none."""
-    assert [number for number, _ in _SCENARIOS] == list(range(1, 31))
+    assert [number for number, _ in _SCENARIOS] == list(range(1, len(_SCENARIOS) + 1))
 
 
 def test_names_are_unique_and_can_be_typed_on_a_command_line() -> None:

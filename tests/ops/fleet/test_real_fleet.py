@@ -1,10 +1,16 @@
 """`skylane status` of real nodes: workers and vehicles in processes of their own."""
 
+import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 import pytest
 
@@ -52,3 +58,48 @@ def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(tmp_pa
     assert all(rows[name]["memory_bytes"] > 1 << 20 for name in ("gpu-1", "gpu-2", "gpu-3"))
     assert all(rows[name]["total_ms"]["p50"] > 0 for name in ("car-1", "car-2"))
     assert all(row["frames_per_s"] > 0 for row in rows.values())
+
+
+def test_prometheus_scrapes_the_fleet_at_one_address(tmp_path: Path) -> None:
+    """A real vehicle and a real worker, of which `skylane status --metrics` hears by the broker alone."""
+    need_mosquitto()
+    images = tmp_path / "images"
+    images.mkdir()
+    cv2.imwrite(str(images / "0.png"), np.full((HEIGHT, WIDTH, 3), 40, np.uint8))
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start(kind="mosquitto"))
+        worker = NullWorkerSettings(worker="gpu-1", height=HEIGHT, width=WIDTH, think_ms=20.0)
+        stack.enter_context(NullWorkerProcess(broker.url, worker))
+        flags = ["--broker", broker.url, "--model", "instant", "--codec", "raw", "--loop", "--no-sinks"]
+        vehicle = stack.enter_context(VehicleProcess(images, tmp_path / "car-1", [*flags, "--closed-loop"]))
+        command = [sys.executable, "-P", "-m", "skylane", "status", "--broker", broker.url, "--metrics", "127.0.0.1:0"]
+        serving = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        )
+        stack.callback(serving.kill)
+        assert serving.stdout is not None
+        found = re.search(r"http://\S+/metrics", serving.stdout.readline())
+        assert found
+        answered = 'skylane_vehicle_frames_total{outcome="answered",vehicle="car-1",worker=""}'
+        first = _scraped(found[0], answered)
+        success = 'nv_inference_request_success{vehicle="",worker="gpu-1"}'
+        assert _scraped(found[0], answered, above=first[answered])[success] > 0
+        assert first['skylane_broker_connected{vehicle="car-1",worker=""}'] == 1
+        vehicle.stop()
+        until_s = time.monotonic() + WAIT_S
+        while 'vehicle="car-1"' in httpx.get(found[0], timeout=WAIT_S).text:
+            assert time.monotonic() < until_s
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(WAIT_S) == 0
+
+
+def _scraped(url: str, name: str, above: float = 0.0) -> dict[str, float]:
+    """Returns the samples of a scrape in which one is above a value."""
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        lines = [line for line in httpx.get(url, timeout=WAIT_S).text.splitlines() if not line.startswith("#")]
+        samples = {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines)}
+        if samples.get(name, 0.0) > above:
+            return samples
+        assert time.monotonic() < until_s, samples
+        time.sleep(0.2)

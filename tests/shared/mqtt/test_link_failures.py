@@ -1,6 +1,7 @@
 """The bus over dead and slow links, with suspended brokers and with dead or stuck network threads."""
 
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ def _linked(broker: Broker, settings: MqttSettings, **options: Any) -> Iterator[
 
 @pytest.mark.parametrize("is_idle", [False, True], ids=["message in flight", "idle"])
 def test_a_half_open_link_is_replaced_and_its_messages_are_sent_again(
-    mosquitto_broker: Broker, *, is_idle: bool
+    mosquitto_broker: Broker, *, is_idle: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A dead radio closes no connection; TCP would wait a quarter of an hour and every frame would be lost."""
     settings = MqttSettings(link_timeout_s=1.0, keepalive_s=2) if is_idle else MqttSettings(link_timeout_s=1.0)
@@ -49,7 +50,9 @@ def test_a_half_open_link_is_replaced_and_its_messages_are_sent_again(
         link.set(LinkSpec(half_open_after_s=0))
         if not is_idle:
             bus.publish("test/half-open", b"meanwhile", qos=1)
-        assert "has sent nothing for" in messages.get(timeout=WAIT_S)
+        silent = re.search(r"has sent nothing for (\d+) s", messages.get(timeout=WAIT_S))
+        assert silent
+        assert int(silent[1]) >= 1
         link.set(LinkSpec())
         connected.wait()
         if is_idle:
@@ -57,6 +60,10 @@ def test_a_half_open_link_is_replaced_and_its_messages_are_sent_again(
         while inbox.next().payload != b"meanwhile":
             pass  # "before" may come again: its acknowledgement may have been lost.
         assert min(bus.link_losses, bus.reconnects) >= 1  # A busy machine may cause more.
+    lines = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert (
+        next(line for line in lines if line["event"] == "connection lost")["silent_s"] >= 1
+    )  # The end of the connection itself is no sign of life.
 
 
 def test_a_slow_link_is_kept(mosquitto_broker: Broker) -> None:

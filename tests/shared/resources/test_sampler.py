@@ -16,7 +16,8 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.resources.sampler import COLUMNS, MACHINE, ResourceSampler
 from shared.resources.tcp_bytes import TcpCount, TcpTable
-from shared.resources.usage import CpuShare, MachineUsage, ProbeGoneError, ProcessUsage
+from shared.resources.usage import CpuShare, MachineUsage, ProbeGoneError, ProcessUsage, ResourceUsage
+from shared.runtime.periodic import FAILURES
 from tests.full_disk import disk_of
 from tests.shared.resources.samples import OWN, SECOND_NS, WAIT_S, rows, wait_for_samples
 
@@ -209,18 +210,22 @@ def test_no_rows_are_written_without_the_header(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_an_os_error_ends_only_the_sampling_of_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many open files must not end the run."""
+def test_an_os_error_costs_one_sample_of_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files for a while must not end the run, nor the samples afterwards."""
+    failures = iter(range(2))
+    sample = MachineUsage.sample
 
-    def fail(*_: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    def fail_twice(probe: MachineUsage, at_ns: int) -> ResourceUsage:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return sample(probe, at_ns)
 
-    monkeypatch.setattr(MachineUsage, "sample", fail)
+    monkeypatch.setattr(MachineUsage, "sample", fail_twice)
     path = tmp_path / "resources.csv"
-    with ResourceSampler(path, {OWN: os.getpid()}) as sampler:
-        pass
-    assert {row["node"] for row in rows(path)} == {OWN}
-    assert any("machine is no longer sampled" in line for line in sampler.report_lines())
+    with ResourceSampler(path, {OWN: os.getpid()}, interval_s=0.005) as sampler:
+        wait_for_samples(sampler, 5)
+    assert sum(row["node"] == MACHINE for row in rows(path)) == sampler.samples - 2
+    assert [line for line in sampler.report_lines() if "machine was not sampled at times" in line] == sampler.remarks
 
 
 def test_an_existing_or_unwritable_file_is_refused(tmp_path: Path) -> None:
@@ -237,13 +242,18 @@ def test_an_existing_or_unwritable_file_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_an_unexpected_exception_is_raised_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in a probe must not be hidden."""
-    sampler = ResourceSampler(tmp_path / "a.csv", {}, interval_s=0.01).__enter__()
-    monkeypatch.setattr(MachineUsage, "sample", lambda *_: 1 / 0)
-    deadline_s = time.monotonic() + WAIT_S
-    while "resources" in {thread.name for thread in threading.enumerate()}:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-    with pytest.raises(ZeroDivisionError):
-        sampler.__exit__()
+def test_an_unexpected_exception_ends_one_round_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug in a probe is logged and counted; the run and later samples go on."""
+    path, failures = tmp_path / "a.csv", FAILURES.by_name().get("resources", 0)
+    with ResourceSampler(path, {}, interval_s=0.01) as sampler:
+        with monkeypatch.context() as patched:
+            patched.setattr(MachineUsage, "sample", lambda *_: 1 / 0)
+            deadline_s = time.monotonic() + WAIT_S
+            while FAILURES.by_name().get("resources", 0) < failures + 3:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+        wait_for_samples(sampler, sampler.samples + 3)
+    assert "ZeroDivisionError" in caplog.text
+    assert caplog.text.count("periodic work failed") == 1

@@ -127,6 +127,16 @@ def test_outcomes_are_counted_with_their_reasons(tmp_path: Path) -> None:
     assert "1 answered frames" in text
 
 
+def test_frames_without_a_row_are_counted_too() -> None:
+    """On a full disk, a run of 100 frames once said `27 frames read`, beside `73 rows were not written`."""
+    console = Console(width=100, record=True, file=StringIO())
+    rows = [csv_fields(_answered(0, 1000)), csv_fields(LatencyRow("c", "/l", "s1", 1, Outcome.DROPPED, "window"))]
+    console.print(outcome_table(rows, {Outcome.ANSWERED: 90, Outcome.DROPPED: 7, Outcome.LOST: 3}))
+    words = " ".join(console.export_text().replace("│", " ").split())
+    assert "100 frames read, 98 of them without a row" in words
+    assert "answered 90 dropped 7 window 1 lost 3" in words
+
+
 def test_markup_in_a_reason_is_not_interpreted() -> None:
     """Invalid Rich markup once ended a vehicle at the end of its run."""
     row = LatencyRow("car", "/left", "s1", 0, Outcome.FAILED, "[/] [red]x")
