@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
@@ -119,8 +119,7 @@ class _Frame:
         return (stamps[Stage.SENT], stamps[Stage.RETURNED]) if is_known else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Log:
+class _Log(NamedTuple):
     """The frames of a run, by the time at which they were due."""
 
     frames: Sequence[_Frame]
@@ -135,24 +134,23 @@ def _read(folder: Path) -> _Log:
     Raises:
         LogError: there is no latency log.
     """
-    path, problems = folder / CSV_NAME, list[str]()
+    path, problems, session = folder / CSV_NAME, list[str](), None
     rows = list(read_rows(folder, problems))
     try:
         session = read_manifest(folder).get("session")
     except LogError as error:
-        session = None
         problems.append(str(error))
     sizes = Counter((row["vehicle"], row["session"]) for row in rows)
     run = max(sizes, key=lambda each: (each[1] == session, sizes[each]), default=("", ""))
-    if others := sizes.total() - sizes[run]:
-        problems.append(f"{path}: {others} rows belong to other runs: they are skipped")
     frames: dict[int, _Frame] = {}
     for row in rows:
         sequence = integer(row["sequence"])
-        if (row["vehicle"], row["session"]) == run and sequence is not None and sequence not in frames:
+        if (row["vehicle"], row["session"]) != run or sequence is None or sequence in frames:
+            problems.append(
+                f"{path}: a row of frame {row['sequence']!r} is of another run, or the second: it is skipped"
+            )
+        else:
             frames[sequence] = _frame(row, f"{path}: frame {sequence}", problems)
-        elif (row["vehicle"], row["session"]) == run:
-            problems.append(f"{path}: a second row, or none, has the number {row['sequence']!r}: it is skipped")
     timed = sorted((frame for frame in frames.values() if frame.edge), key=lambda frame: frame.due_ns)
     return _Log(timed, len(frames) - len(timed), run[1], problems)
 
@@ -174,11 +172,9 @@ def _frame(row: Mapping[str, str], name: str, problems: list[str]) -> _Frame:
     if any(later < earlier for node in (edge, cloud) for (_, earlier), (_, later) in pairwise(node)):
         problems.append(f"{name}: its times decrease from one stage to the next: they are skipped")
         edge = []
-    if not edge or edge[0][0] != Stage.DUE:
-        return _Frame(row, [], [], values)
     offset_ns = values.get("clock_offset_ms")
     moved = [] if offset_ns is None else [(stage, at_ns - offset_ns) for stage, at_ns in cloud]
-    return _Frame(row, edge, moved, values)
+    return _Frame(row, edge if dict(edge).get(Stage.DUE) is not None else [], moved, values)
 
 
 def _write(log: _Log, folder: Path, file: TextIO) -> None:

@@ -44,12 +44,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Environment
     for image in sbom.IMAGES:
         folder = tmp_path_factory.mktemp(image.name)
         copied = dockerfile_of(image.name).copy_into(folder / "image")
-        files = frozenset(path.relative_to(copied) for path in copied.rglob("*.py"))
+        shutil.rmtree(copied / "models", ignore_errors=True)  # Not of the packages; `machine` has some.
+        files = frozenset(path.relative_to(copied) for path in copied.rglob("*"))
         if files not in built:
             built[files] = install(copied, tmp_path_factory.mktemp("build") / "packages")
-        data = next(copied.glob("**/skylane_data")).parent
+            for data in copied.glob("**/skylane_data"):
+                shutil.copytree(data, built[files] / "skylane_data")
         names = {block.split("==")[0] for block in sbom.requirements(image)}
-        found[image.name] = Environment((built[files], data, link(folder / "libraries", names)))
+        found[image.name] = Environment((built[files], link(folder / "libraries", names)))
     return found
 
 
@@ -61,12 +63,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).mkdir()
     for name in ("edge.yaml", "cloud.yaml"):
         shutil.copyfile(ROOT / "configs" / name, root / name)
-    for name in ("road-small", "road-tiny"):  # The small one in place of both, as it loads at once.
-        shutil.copytree(ROOT / "models" / "road-tiny", root / "models" / name)
-        manifest = root / "models" / name / "model.yaml"
-        manifest.write_text(
-            manifest.read_text(encoding="utf-8").replace("name: road-tiny", f"name: {name}"), encoding="utf-8"
-        )
+    shutil.copytree(ROOT / "models" / "road-small", root / "models" / "road-small")
     write_run(root / "runs" / "20261128-140000-vehicle", SyntheticRunPlan(frames=20))  # The example of the page.
     make = ["bag", "make", str(root / "runs" / "drive"), "--frames", "2"]
     subprocess.run([sys.executable, "-P", "-m", "skylane", *make], check=True, capture_output=True)
