@@ -45,7 +45,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            if ctx.invoked_subcommand not in self._entries:
+            if ctx.invoked_subcommand is None or ctx.invoked_subcommand not in self._entries:
                 raise
             raise self._missing_extra(ctx, ctx.invoked_subcommand, error) from error
 
