@@ -172,11 +172,11 @@ lock:
 	$(COMPILE) --extra demo --extra openvino --extra local --extra convert --extra gateway --extra transports \
 		--extra ray --extra bench --extra figures --extra view --extra metrics --extra otel --extra dev setup.cfg -o requirements-dev.lock
 	$(COMPILE_PART) --extra demo --extra gateway --extra transports setup.cfg -o requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra edge --extra local --extra transports --extra metrics \
-		setup.cfg - -o edge/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra cloud --extra openvino --extra local --extra gateway \
+	printf 'setuptools>=77\ncryptography>=42\n' | $(COMPILE_PART) --extra edge --extra local --extra transports \
+		--extra metrics setup.cfg - -o edge/requirements.lock
+	printf 'setuptools>=77\nrosbags>=0.11\n' | $(COMPILE_PART) --extra cloud --extra openvino --extra local --extra gateway \
 		setup.cfg - -o cloud/requirements.lock
-	echo 'setuptools>=77' | $(COMPILE_PART) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
+	printf 'setuptools>=77\nrosbags>=0.11\n' | $(COMPILE_PART) --extra gpu --extra gateway setup.cfg - -o cloud/requirements-gpu.lock
 	printf 'foxglove-sdk>=0.30\nrerun-sdk>=0.41\n' | $(COMPILE_PART) - -o .ci/view.lock
 	printf 'pip-audit\ncyclonedx-bom\n' | $(COMPILE_PART) - -o .ci/audit.lock
 

@@ -7,25 +7,23 @@ vehicle's clock by the offset that the log gives for the frame.
 
 import heapq
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import click
 
 from shared.clock import format_span
 from shared.errors import SkylaneError, unwritable_message
 from shared.files import check_writable
-from shared.runlog.latency_log import CSV_NAME, LogError
+from shared.runlog.latency_log import CSV_NAME, LogError, integer, nanoseconds, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
+from shared.runlog.run_manifest import read_manifest
 from shared.sanitize import printable, printable_lines
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
-
-if TYPE_CHECKING:
-    from analysis.logs.log_rows import LogRows
-    from analysis.logs.text_table import IntegerColumn
 
 Event = Mapping[str, Any]
 Lane = tuple[int, int]  # The numbers of a process and of one of its threads.
@@ -50,9 +48,7 @@ def trace(run: Path, out: Path | None) -> None:
 
     The page reads the file in the browser; nothing is uploaded.
     """
-    from analysis.logs.log_rows import read_log  # noqa: PLC0415  Importing pandas is slow, and `--help` does not need it.
-
-    rows = read_log(run)
+    log = _read(run)
     path = out or run / "trace.json"
     if out is not None and out.exists():
         raise SkylaneError(f"{out} exists already: remove it, or choose another --out")
@@ -60,21 +56,19 @@ def trace(run: Path, out: Path | None) -> None:
     draft = path.with_name(f"{path.name}.new")
     try:
         with draft.open("w", encoding="utf-8") as file:
-            frames = _write(rows, run, file)
+            _write(log, run, file)
         draft.replace(path)
     except OSError as error:
         raise SkylaneError(unwritable_message(path, error, "--out")) from error
     finally:
         draft.unlink(missing_ok=True)
-    problems = [problem for found in rows.problems.values() for problem in found]
-    for problem in problems[:_MAX_PROBLEMS]:
+    for problem in log.problems[:_MAX_PROBLEMS]:
         click.echo(printable_lines(f"Problem: {problem}"), err=True)
-    if len(problems) > _MAX_PROBLEMS:
-        more = len(problems) - _MAX_PROBLEMS
+    if len(log.problems) > _MAX_PROBLEMS:
+        more = len(log.problems) - _MAX_PROBLEMS
         click.echo(f"{more} more problems: `skylane report --check` lists all of them", err=True)
-    left_out = len(rows.table) - frames
-    without = f"; {left_out} without times left out" if left_out else ""
-    click.echo(f"{path}: {frames} frames{without}; open it at https://ui.perfetto.dev")
+    without = f"; {log.without_times} without times left out" if log.without_times else ""
+    click.echo(f"{path}: {len(log.frames)} frames{without}; open it at https://ui.perfetto.dev")
 
 
 @dataclass(slots=True)
@@ -104,10 +98,14 @@ class _Lanes:
 class _Frame:
     """A row of the log, with times by the vehicle's clock."""
 
-    row: int
+    texts: Mapping[str, str]  # The cells of its row.
     edge: Stamps  # Begins with the time at which the frame was due.
     cloud: Stamps  # The worker's; none if the clock offset is not known.
     values: Mapping[str, int]  # Further numbers; milliseconds as nanoseconds.
+
+    @property
+    def sequence(self) -> int:
+        return self.values["sequence"]
 
     @property
     def due_ns(self) -> int:
@@ -121,49 +119,90 @@ class _Frame:
         return (stamps[Stage.SENT], stamps[Stage.RETURNED]) if is_known else None
 
 
-def _write(rows: "LogRows", folder: Path, file: TextIO) -> int:
-    """Writes the trace of a run and returns the number of frames in it; those without times are left out.
+class _Log(NamedTuple):
+    """The frames of a run, by the time at which they were due."""
+
+    frames: Sequence[_Frame]
+    without_times: int
+    session: str
+    problems: Sequence[str]  # What was skipped.
+
+
+def _read(folder: Path) -> _Log:
+    """Reads the rows of one run with the standard library alone, as a vehicle has no more than that.
+
+    Raises:
+        LogError: there is no latency log.
+    """
+    path, problems, session = folder / CSV_NAME, list[str](), None
+    rows = list(read_rows(folder, problems))
+    try:
+        session = read_manifest(folder).get("session")
+    except LogError as error:
+        problems.append(str(error))
+    sizes = Counter((row["vehicle"], row["session"]) for row in rows)
+    run = max(sizes, key=lambda each: (each[1] == session, sizes[each]), default=("", ""))
+    frames: dict[int, _Frame] = {}
+    for row in rows:
+        sequence = integer(row["sequence"])
+        if (row["vehicle"], row["session"]) != run or sequence is None or sequence in frames:
+            problems.append(
+                f"{path}: a row of frame {row['sequence']!r} is of another run, or the second: it is skipped"
+            )
+        else:
+            frames[sequence] = _frame(row, f"{path}: frame {sequence}", problems)
+    timed = sorted((frame for frame in frames.values() if frame.edge), key=lambda frame: frame.due_ns)
+    return _Log(timed, len(frames) - len(timed), run[1], problems)
+
+
+def _frame(row: Mapping[str, str], name: str, problems: list[str]) -> _Frame:
+    """Parses a row; one whose times are not in the order of its stages loses them."""
+
+    def known(column: str) -> int | None:
+        value = (nanoseconds if column.endswith("_ms") else integer)(row[column])
+        if row[column] and value is None:
+            problems.append(f"{name}: its {column} is {row[column]!r}: the cell is skipped")
+        return value
+
+    edge, cloud = (
+        [(stage, at_ns) for stage in stages if (at_ns := known(f"t_{stage}_ns")) is not None]
+        for stages in (EDGE_STAGES, CLOUD_STAGES)
+    )
+    values = {column: value for column in (*_ARGUMENTS, "sequence") if (value := known(column)) is not None}
+    if any(later < earlier for node in (edge, cloud) for (_, earlier), (_, later) in pairwise(node)):
+        problems.append(f"{name}: its times decrease from one stage to the next: they are skipped")
+        edge = []
+    offset_ns = values.get("clock_offset_ms")
+    moved = [] if offset_ns is None else [(stage, at_ns - offset_ns) for stage, at_ns in cloud]
+    return _Frame(row, edge if dict(edge).get(Stage.DUE) is not None else [], moved, values)
+
+
+def _write(log: _Log, folder: Path, file: TextIO) -> None:
+    """Writes the trace of a run.
 
     Raises:
         LogError: no frame has times, or they are further apart than a run lasts.
     """
-    frames = sorted(_frames(rows), key=lambda frame: frame.due_ns)
-    if not frames:
+    if not log.frames:
         raise LogError(f"{folder / CSV_NAME}: no frame has times: `skylane report {folder} --check` says why")
-    origin_ns = frames[0].due_ns
-    span_ns = max(time_ns for frame in frames for _, time_ns in (*frame.edge, *frame.cloud)) - origin_ns
+    origin_ns = log.frames[0].due_ns
+    span_ns = max(time_ns for frame in log.frames for _, time_ns in (*frame.edge, *frame.cloud)) - origin_ns
     if span_ns > _LONGEST_NS:
         raise LogError(
             f"{folder / CSV_NAME}: its times are {format_span(span_ns)} apart, and a trace holds {format_span(_LONGEST_NS)}: "
             f"`skylane report {folder} --check` finds damaged rows"
         )
-    head = {"displayTimeUnit": "ns", "otherData": {"origin_ns": origin_ns, "session": printable(rows.session)}}
+    head = {"displayTimeUnit": "ns", "otherData": {"origin_ns": origin_ns, "session": printable(log.session)}}
     file.write(json.dumps(head)[:-1] + ',"traceEvents":[\n')
     separator = ""
-    for event in _Trace(rows, frames).events(folder):
+    for event in _Trace(log.frames).events(folder):
         file.write(separator + json.dumps(event, separators=(",", ":")))
         separator = ",\n"
     file.write("\n]}\n")
-    return len(frames)
-
-
-def _frames(rows: "LogRows") -> Iterator[_Frame]:
-    named = {name: rows.numbers[name] for name in (*_ARGUMENTS, "sequence")}
-    edge, cloud = ({each: rows.numbers[f"t_{each}_ns"] for each in stages} for stages in (EDGE_STAGES, CLOUD_STAGES))
-    for row in edge[Stage.DUE].known.nonzero()[0].tolist():
-        values, edge_ns, cloud_ns = _known(named, row), _known(edge, row), _known(cloud, row)
-        offset_ns = values.get("clock_offset_ms")
-        moved = [] if offset_ns is None else [(stage, time_ns - offset_ns) for stage, time_ns in cloud_ns.items()]
-        yield _Frame(row, list(edge_ns.items()), moved, values)
-
-
-def _known(columns: Mapping[Any, "IntegerColumn"], row: int) -> dict[Any, int]:
-    return {key: int(column.data[row]) for key, column in columns.items() if column.known[row]}
 
 
 class _Trace:
-    def __init__(self, rows: "LogRows", frames: Sequence[_Frame]) -> None:
-        self._table = rows.table
+    def __init__(self, frames: Sequence[_Frame]) -> None:
         self._frames = frames
         self._origin_ns = frames[0].due_ns
         self._lanes: dict[tuple[str, str], _Lanes] = {}  # By kind and name: a camera of the vehicle, or a worker.
@@ -172,14 +211,14 @@ class _Trace:
 
     def events(self, folder: Path) -> Iterator[Event]:
         """Yields the frames of the vehicle, those of the workers, the outputs, and then the names."""
-        lanes = {frame.row: self._lane_of(frame, frame.edge, "camera") for frame in self._frames}
+        lanes = {frame.sequence: self._lane_of(frame, frame.edge, "camera") for frame in self._frames}
         for frame in self._frames:
-            yield from self._of_vehicle(frame, lanes[frame.row])
+            yield from self._of_vehicle(frame, lanes[frame.sequence])
         away = sorted((frame for frame in self._frames if frame.cloud), key=lambda frame: frame.cloud[0][1])
         for number, frame in enumerate(away):
             lane = self._lane_of(frame, frame.cloud, "worker")
             yield from self._spans(_title(frame), lane, frame.cloud, {"batch_size": frame.values.get("batch_size")})
-            yield from self._flows(frame, lanes[frame.row], lane, number)
+            yield from self._flows(frame, lanes[frame.sequence], lane, number)
         yield from self._in_flight()
         if (folder / PRESENTED_NAME).is_file():
             for tick in read_presented(folder):
@@ -188,7 +227,7 @@ class _Trace:
         yield from self._names()
 
     def _of_vehicle(self, frame: _Frame, lane: Lane) -> Iterator[Event]:
-        outcome, reason = (printable(self._table.cell(name, frame.row)) for name in ("outcome", "reason"))
+        outcome, reason = (printable(frame.texts[name]) for name in ("outcome", "reason"))
         arguments: dict[str, Any] = {"outcome": outcome} | ({"reason": reason} if reason else {})
         arguments |= {name.replace("_ms", "_ns"): frame.values[name] for name in _ARGUMENTS if name in frame.values}
         title = _title(frame) + ("" if outcome == "answered" else f" ({outcome})")
@@ -236,9 +275,9 @@ class _Trace:
                 yield _metadata("thread_sort_index", lanes.process, lane, {"sort_index": lane})
 
     def _lane_of(self, frame: _Frame, stamps: Stamps, kind: str) -> Lane:
-        name = printable(self._table.cell(kind, frame.row))
+        name = printable(frame.texts[kind])
         if (kind, name) not in self._lanes:
-            vehicle = f"vehicle {printable(self._table.cell('vehicle', frame.row))}"
+            vehicle = f"vehicle {printable(frame.texts['vehicle'])}"
             process = f"worker {name}" if kind == "worker" else vehicle
             number = self._processes.setdefault(process, len(self._processes) + _VEHICLE)
             self._lanes[kind, name] = _Lanes(number, self._threads)
@@ -258,7 +297,7 @@ class _Trace:
 
 
 def _title(frame: _Frame) -> str:
-    return f"frame {frame.values['sequence']}"
+    return f"frame {frame.sequence}"
 
 
 def _metadata(name: str, process: int, thread: int, arguments: Event) -> Event:

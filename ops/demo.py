@@ -80,6 +80,9 @@ def demo(
     view: str | None,
 ) -> None:
     """Render a drive, or fetch a real one, run a broker and a worker, play the drive, and show masks and latency."""
+    # Importing Plotly is slow; without it, nothing begins.
+    from analysis.report.document import write_report  # noqa: PLC0415
+
     console, folder = Console(), out or free_folder(RUNS / "demo")
     if real:
         console.rule("1  A real street")
@@ -127,8 +130,6 @@ def demo(
                 raise BenchError(f"the run in {folder} failed with code {code}")
         console.rule("4  The same drive in real time, over a slow link")
         late = _play_late(bag, folder, broker, console, models=models, model=model, frames=frames)
-    from analysis.report.document import write_report  # noqa: PLC0415  Importing Plotly is slow.
-
     with console.status("writing the report"):
         report = write_report([folder])
     console.rule("Results")

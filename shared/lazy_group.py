@@ -37,11 +37,23 @@ class LazyGroup(click.Group):
         try:
             command: click.Command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
-            from shared.errors import MissingExtraError  # noqa: PLC0415 (imported only after a failure)
-
-            full_name = f"skylane {cmd_name}" if ctx.parent is None else f"skylane {self.name} {cmd_name}"
-            raise MissingExtraError(f"'{full_name}'", str(error.name), self._entries[cmd_name].extras) from error
+            raise self._missing_extra(ctx, cmd_name, error) from error
         return with_switch(command)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a subcommand, which may import some of its libraries only now."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if ctx.invoked_subcommand is None or ctx.invoked_subcommand not in self._entries:
+                raise
+            raise self._missing_extra(ctx, ctx.invoked_subcommand, error) from error
+
+    def _missing_extra(self, ctx: click.Context, name: str, error: ModuleNotFoundError) -> Exception:
+        from shared.errors import MissingExtraError  # noqa: PLC0415 (imported only after a failure)
+
+        full_name = f"skylane {name}" if ctx.parent is None else f"skylane {self.name} {name}"
+        return MissingExtraError(f"'{full_name}'", str(error.name), self._entries[name].extras)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -39,7 +39,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "status": CommandEntry("ops.fleet.cli:status", "edge", "Show the workers and vehicles at a broker."),
     "study": CommandEntry("ops.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
     "top": CommandEntry("ops.fleet.cli:top", "edge", "Show the workers and vehicles at a broker, live."),
-    "trace": CommandEntry("analysis.trace:trace", "report", "Write the stages of every frame of a run for Perfetto."),
+    "trace": CommandEntry("analysis.trace:trace", "edge", "Write the stages of every frame of a run for Perfetto."),
     "view": CommandEntry("edge.view.cli:view", "view", "Open a finished run in Rerun."),
 }
 

@@ -87,12 +87,12 @@ def test_the_vehicle_lock_has_no_tensorflow() -> None:
 
 
 def test_the_vehicle_image_needs_less_than_700_mb() -> None:
-    """A vehicle's disk is small. Python's image takes 130 MB, compiled bytecode 40 MB, Skylane with its models 20 MB."""
+    """A vehicle's disk is small. Python's image takes 130 MB, compiled bytecode 40 MB, Skylane with its models 15 MB."""
     names = pinned("edge/requirements.lock").keys() - {"setuptools"}  # The build removes it.
     assert {"ai-edge-litert", "onnxruntime"} < names
     paths = {Path(str(file.locate())) for name in names for file in distribution(name).files or ()}
     kept = [path for path in paths if path.is_file() and path.suffix != ".pyc" and not _is_removed(path)]
-    assert 400e6 < sum(path.stat().st_size for path in kept) < 500e6
+    assert 400e6 < sum(path.stat().st_size for path in kept) < 515e6
 
 
 def _is_removed(path: Path) -> bool:

@@ -76,15 +76,15 @@ def report(
 
     RUN is the folder of a run or of a study.
     """
+    if repairs:
+        for run in runs:
+            click.echo(f"{repair(run)} open frames of {run} closed as aborted", err=as_json)
     from analysis.logs.run_log import load_run  # noqa: PLC0415  Importing pandas is slow, and `--help` does not need it.
     from analysis.report.chapters.comparisons.cost import Tariff  # noqa: PLC0415
     from analysis.report.data.report_input import load_report_input  # noqa: PLC0415
     from analysis.report.document import report_of, write_page  # noqa: PLC0415
     from analysis.report.results import report_json  # noqa: PLC0415
 
-    if repairs:
-        for run in runs:
-            click.echo(f"{repair(run)} open frames of {run} closed as aborted", err=as_json)
     if check:
         sys.exit(_check(runs))
     console = Console(stderr=as_json)

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -51,6 +52,9 @@ class Outcome(StrEnum):
 
 WITH_RESULT = (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
 _OUTCOMES = frozenset(Outcome)
+_INTEGER_END = 1 << 63
+_INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
+_MILLISECONDS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,17 @@ def milliseconds(value_ns: int) -> str:
     """Returns nanoseconds as milliseconds with six decimals, which keeps sums of columns exact."""
     sign, value_ns = ("-", -value_ns) if value_ns < 0 else ("", value_ns)
     return f"{sign}{value_ns // 1_000_000}.{value_ns % 1_000_000:06d}"
+
+
+def nanoseconds(text: str) -> int | None:
+    """Returns milliseconds with at most six decimals as nanoseconds; None for other text."""
+    match = _MILLISECONDS(text)
+    return int(f"{match[1]}{match[2]}{(match[3] or '').ljust(6, '0')}") if match else None
+
+
+def integer(text: str) -> int | None:
+    """Returns a number of a log that fits 64 bits; None for other text."""
+    return int(text) if _INTEGER(text) and abs(int(text)) < _INTEGER_END else None
 
 
 def _sums_ns(row: LatencyRow) -> dict[str, int]:
@@ -308,13 +323,15 @@ def csv_line(fields: Mapping[str, str], columns: Sequence[str] = COLUMNS) -> str
     return text.getvalue()
 
 
-def read_rows(folder: Path) -> Iterator[dict[str, str]]:
+def read_rows(folder: Path, problems: list[str] | None = None) -> Iterator[dict[str, str]]:
     """Yields the rows of a run as text by column; missing measurements are empty, and so are `ADDED_COLUMNS` if missing.
 
+    `problems` collects the lines that are not rows, which are then skipped.
+
     Raises:
-        LogError: there is no log, or it is not a latency log.
+        LogError: there is no log, it is not a latency log, or, without `problems`, a line is not a row.
     """
-    yield from _read_lines(folder / CSV_NAME, header=None)
+    yield from _read_lines(folder / CSV_NAME, None, problems)
 
 
 def read_journal(folder: Path) -> Iterator[dict[str, str]]:
@@ -347,7 +364,9 @@ def journal_columns(header: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in COLUMNS if name not in ADDED_COLUMNS or name in header)
 
 
-def _read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str, str]]:
+def _read_lines(
+    path: Path, header: tuple[str, ...] | None, problems: list[str] | None = None
+) -> Iterator[dict[str, str]]:
     """Yields the rows of a file by column. `header` names the columns of a file without a header line."""
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8", errors="replace") as file:
@@ -355,18 +374,27 @@ def _read_lines(path: Path, header: tuple[str, ...] | None) -> Iterator[dict[str
     except OSError as error:
         raise LogError(f"{path} cannot be read: {error.strerror}") from error
     # Text after the last line end is part of a row, from a killed process.
-    reader = csv.DictReader(text.split("\n")[:-1], fieldnames=header)
-    try:
-        names = frozenset(reader.fieldnames or ())
-        if not names.issuperset(REQUIRED_COLUMNS):
-            raise LogError(f"{path} is not a latency log: its first line does not name the expected columns")
-        absent = dict.fromkeys((name for name in ADDED_COLUMNS if name not in names), "")
-        for fields in reader:
-            if None in fields or None in fields.values() or fields["outcome"] not in _OUTCOMES:
-                raise LogError(f"{path}, line {reader.line_num}, is not a row of a latency log")
+    lines = ((line, _cells(each)) for line, each in enumerate(text.split("\n")[:-1], start=1) if each)
+    names = header or next(lines, (1, ()))[1]
+    if not frozenset(names).issuperset(REQUIRED_COLUMNS):
+        raise LogError(f"{path} is not a latency log: its first line does not name the expected columns")
+    absent = dict.fromkeys((name for name in ADDED_COLUMNS if name not in names), "")
+    for line, cells in lines:
+        fields = dict(zip(names, cells, strict=False))
+        if len(cells) == len(names) and fields["outcome"] in _OUTCOMES:
             yield fields | absent
-    except csv.Error as error:
-        raise LogError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
+        elif problems is None:
+            raise LogError(f"{path}, line {line}, is not a row of a latency log")
+        else:
+            problems.append(f"{path}, line {line}, is not a row of a latency log: it is skipped")
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    """Returns the cells of a line; none if it is not CSV."""
+    try:
+        return tuple(next(csv.reader([line]), ()))
+    except csv.Error:
+        return ()
 
 
 def outcomes(rows: Iterable[Mapping[str, str]]) -> Counter[Outcome]:

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,17 @@ from typing import BinaryIO, Self
 
 from shared.errors import unwritable_message
 from shared.files import open_file
-from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk, milliseconds, text_cell
+from shared.runlog.latency_log import (
+    LogError,
+    append_whole,
+    created,
+    csv_line,
+    integer,
+    log_full_disk,
+    milliseconds,
+    nanoseconds,
+    text_cell,
+)
 
 PRESENTED_NAME = "presented.csv"
 HOLD = "hold"  # The presenter whose outputs are the results themselves: each was ready when its result arrived.
@@ -64,9 +73,6 @@ COLUMNS = (
     "source_sequence", "age_ns", "processing_ms", "flow",
 )  # fmt: skip
 _MAX_LINE_BYTES = 1 << 14
-_INTEGER_END = 1 << 63
-_INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
-_MILLISECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
 _CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
 
 
@@ -225,15 +231,14 @@ def _row(fields: dict[str, str]) -> PresentedRow:
 
 
 def _integer(fields: dict[str, str], name: str) -> int | None:
-    text = fields[name]
-    if text and not (_INTEGER(text) and abs(int(text)) < _INTEGER_END):
-        raise ValueError(f"its {name} is {text!r}")
-    return int(text) if text else None
+    value = integer(fields[name])
+    if fields[name] and value is None:
+        raise ValueError(f"its {name} is {fields[name]!r}")
+    return value
 
 
 def _nanoseconds(fields: dict[str, str], name: str) -> int | None:
-    """Parses milliseconds with at most six decimals; spreadsheets remove trailing zeros."""
-    text = fields[name]
-    if text and not (match := _MILLISECONDS(text)):
-        raise ValueError(f"its {name} is {text!r}")
-    return int(match[1]) * 1_000_000 + int((match[2] or "").ljust(6, "0")) if text and match else None
+    value = nanoseconds(fields[name])
+    if fields[name] and (value is None or value < 0):
+        raise ValueError(f"its {name} is {fields[name]!r}")
+    return value

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -40,6 +42,18 @@ def test_a_missing_library_is_named_with_the_full_command() -> None:
     refused = CliRunner().invoke(group, ["dig"])
     assert isinstance(refused.exception, MissingExtraError)
     assert "needs no_such_library, which is not installed" in str(refused.exception)
+
+
+def test_a_library_that_a_command_imports_late_is_named_too() -> None:
+    """Slow libraries are imported only when a command runs, and its help works without them."""
+
+    class Group(LazyGroup):
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
+            return click.Command(cmd_name, callback=lambda: import_module("no_such_library"))
+
+    refused = CliRunner().invoke(Group("tools", entries={"dig": CommandEntry("tools:dig", "edge", "Dig.")}), ["dig"])
+    assert isinstance(refused.exception, MissingExtraError)
+    assert "'skylane dig' needs no_such_library, which is not installed" in str(refused.exception)
 
 
 def test_the_help_of_a_benchmark_imports_no_other_benchmark() -> None:

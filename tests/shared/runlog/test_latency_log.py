@@ -23,6 +23,7 @@ from shared.runlog.latency_log import (
     csv_fields,
     csv_line,
     milliseconds,
+    nanoseconds,
     outcomes,
     read_header,
     read_journal,
@@ -292,7 +293,7 @@ def test_a_closed_log_writes_to_no_other_file(tmp_path: Path) -> None:
         ("a,b\n1,2\n", "is not a latency log"),
         (",".join(COLUMNS) + "\n1,2\n", "line 2, is not a row"),
         (",".join(COLUMNS) + "\n" + "," * (len(COLUMNS) - 1) + "\n", "line 2, is not a row"),
-        (",".join(COLUMNS) + "\n" + "x" * 200_000 + "\n", "cannot be read"),
+        (",".join(COLUMNS) + "\n" + "x" * 200_000 + "\n", "line 2, is not a row"),
     ],
 )
 def test_a_file_that_is_not_a_latency_log_is_reported(tmp_path: Path, text: str, reason: str) -> None:
@@ -317,3 +318,22 @@ def test_a_broken_manifest_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(LogError):
         read_manifest(tmp_path)
+
+
+def test_lines_that_are_not_rows_can_be_skipped(tmp_path: Path) -> None:
+    """A trace of a damaged run shows the other rows, and says which are missing."""
+    row = csv_line({"sequence": "7", "outcome": "answered"})
+    (tmp_path / CSV_NAME).write_text(f'{",".join(COLUMNS)}\n"open{row}1,2\n{row}')
+    problems: list[str] = []
+    assert [each["sequence"] for each in read_rows(tmp_path, problems)] == ["7"]
+    assert [problem.partition(", ")[2] for problem in problems] == [
+        f"line {line}, is not a row of a latency log: it is skipped" for line in (2, 3)
+    ]
+
+
+@pytest.mark.parametrize("value_ns", [0, 1, -1, 10**6, -(10**6) - 5, 86_400 * 10**9])
+def test_milliseconds_are_read_back_exactly(value_ns: int) -> None:
+    """Spreadsheets remove trailing zeros."""
+    text = milliseconds(value_ns)
+    assert nanoseconds(text) == nanoseconds(text.rstrip("0").rstrip(".") if value_ns else text) == value_ns
+    assert {nanoseconds(bad) for bad in ("", "soon", "1.2345678", "1e3", "--1", "nan")} == {None}
