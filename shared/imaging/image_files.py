@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import MissingExtraError, SkylaneError, unwritable_message
-from shared.files import open_file
+from shared.files import open_file, write_file
 from shared.imaging.built_in_codecs import encode_file
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
@@ -114,8 +114,7 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
     """
     data = encode_file(".png", image, Layout.RGB8 if image.ndim == 3 else Layout.MONO8, [])  # noqa: PLR2004  H, W, C.
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_file(path, bytes(data))
     except OSError as error:
         raise ImageFileError(path, unwritable_message("it", error, "folder")) from error
 

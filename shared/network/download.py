@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from shared.errors import SkylaneError, reason_of, unwritable_message
+from shared.files import open_own
 from shared.sanitize import printable
 
 MAX_REDIRECTS = 5
@@ -315,8 +316,7 @@ def _check_address(url: str, *, must_be_https: bool = False) -> None:
 @contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
     """Opens the file of a part; raises a DownloadError if another process downloads it."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "r+b") as file:
+    with open_own(part) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from shared import clock
 from shared.errors import SkylaneError
+from shared.files import write_file
 
 UPDATE_INTERVAL_S = 2.0  # Time between two updates.
 _FRESH_FOR_S = 10.0  # The node of an older file is gone or hangs; docker-compose.yml uses the same value.
@@ -28,7 +29,7 @@ class HealthFile:
         self._touched_ns: int | None = None  # None: there is no file.
         if path is not None:
             try:
-                path.touch()
+                write_file(path, b"")
                 path.unlink()
             except OSError as error:
                 raise SkylaneError(
@@ -45,7 +46,7 @@ class HealthFile:
         now_ns = clock.now_ns()
         if self._touched_ns is None or now_ns - self._touched_ns >= self._interval_ns:
             with suppress(OSError):  # The node goes on; the file ages, so the check fails.
-                self._path.touch()
+                write_file(self._path, b"")
                 self._touched_ns = now_ns
 
     def remove(self) -> None:
