@@ -272,6 +272,14 @@ def test_files_are_written_without_following_links() -> None:
     assert {str(path.relative_to(ROOT)) for path, call in found.items() if call} == WRITERS.keys()
 
 
+def test_pictures_are_decoded_where_their_size_is_checked() -> None:
+    """OpenCV raises its own error for a header that declares too many pixels, and reads a FIFO without end."""
+    decoding = re.compile(r"\bcv2\.(imread|imdecode)|\bPIL\b")
+    found = {str(path.relative_to(ROOT)) for path in MODULES if decoding.search(path.read_text(encoding="utf-8"))}
+    guarded = {"shared/imaging/image_files.py", "shared/imaging/built_in_codecs.py"}
+    assert {name for name in found if not name.startswith("bench/")} == guarded
+
+
 GUIDES = (
     "CONTRIBUTING.md",
     "docs/explanation/architecture.md",
