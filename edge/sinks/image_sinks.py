@@ -79,7 +79,7 @@ class OverlaySink:
     in_order = False
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
-        self._folder = folder / "overlays"
+        self._folder = folder
         self._card = card
 
     def write(self, frame: FrameResult) -> None:
@@ -89,7 +89,7 @@ class OverlaySink:
         if width > LEGIBLE_WIDTH:
             image = resized(image, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
         drawn = mark_untrained(draw_result(image, frame, self._card, _OPACITY), self._card)
-        name = f"{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
+        name = f"overlays/{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
         write_image(self._folder, name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ import fcntl
 import hashlib
 import http.client
 import io
-import math
 import os
 import re
 import ssl
@@ -30,6 +29,7 @@ MAX_REDIRECTS = 5
 _TIMEOUT_S = 30.0  # For connecting, and for each wait for more bytes.
 _HEAD_BYTES = 512  # Enough to recognise a page.
 _OTHER_BYTES = 1 << 20  # Interim answers, headers and trailers; the rest of what is no part of the file grows with it.
+_LEAST_BYTES_PER_S = 1 << 12
 _ATTEMPTS = 4
 _BLOCK_BYTES = 1 << 18
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -45,15 +45,6 @@ class DownloadError(SkylaneError):
 
 
 @dataclass(frozen=True, slots=True)
-class TransferLimits:
-    """The slowest download that goes on."""
-
-    bytes_per_s: int = 1 << 12
-    over_s: float = 30.0  # Time over which that rate is measured.
-    total_s: float = 6 * 3600.0
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file to download, and what is known of it."""
 
@@ -61,23 +52,20 @@ class RemoteFile:
     max_bytes: int
     size: int | None = None  # Bytes, if known.
     sha256: str | None = None  # In hexadecimal, if known; without it an interrupted download starts again.
+    longest_s: float = 6 * 3600.0
+    rate_over_s: float = 30.0  # Time over which the rate is measured.
 
     def __post_init__(self) -> None:
         _check_address(self.url)
 
-    def fetch(
-        self,
-        target: Path,
-        on_progress: OnProgress = lambda _done, _total: None,
-        limits: TransferLimits = TransferLimits(),
-    ) -> str:
+    def fetch(self, target: Path, on_progress: OnProgress = lambda _done, _total: None) -> str:
         """Downloads to `target`, which must not exist, and returns the file's SHA-256.
 
         The bytes go to a hidden file beside `target`, which takes its name at the end. Proxies are those of the
         environment (`https_proxy`, `no_proxy`).
 
         Raises:
-            DownloadError: the file cannot be got, is larger or slower than allowed or not the expected one; nothing is left behind
+            DownloadError: the file cannot be got, is too large, too slow or not the expected one; nothing is left behind
                 but, if the hash is known, the part from which the next call goes on.
         """
         folder = target.parent
@@ -87,7 +75,7 @@ class RemoteFile:
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(part) as file:
                 try:
-                    found = _Transfer(self, file, on_progress, limits).run()
+                    found = _Transfer(self, file, on_progress).run()
                     os.fsync(file.fileno())
                     part.replace(target)
                 except BaseException:  # Only here: without the lock, the part is another process's.
@@ -109,14 +97,14 @@ class _Transfer:
     source: RemoteFile
     file: BinaryIO
     on_progress: OnProgress
-    limits: TransferLimits
     digest: Any = field(default_factory=hashlib.sha256)
     done: int = 0
     is_joined: bool = False  # Whether the bytes are of several answers.
-    _useful: int = 0  # Bytes of the file that this call has received,
-    _received: int = 0  # and bytes in all.
+    _received: int = 0  # Bytes in all,
+    _useful: int = 0  # those of the file,
+    _measured: int = 0  # and those of the file when the rate was last measured.
     _began_s: float = field(default_factory=time.monotonic)
-    _measured: tuple[float, int] = (-math.inf, 0)  # When the rate was last measured, and the bytes of the file then.
+    _measured_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> str:
         """Returns the SHA-256 of the whole file."""
@@ -138,9 +126,7 @@ class _Transfer:
         """Asks until all of the file is there; returns its SHA-256."""
         # Characters outside of ASCII are sent as UTF-8; a host of such characters is decoded again by urllib.
         address = quote(self.source.url, safe=string.punctuation)
-        opener = urllib.request.build_opener(
-            _HttpsHandler(self._check_rate), _HttpHandler(self._check_rate), _RedirectHandler(address)
-        )
+        opener = urllib.request.build_opener(_Handler(self._check_rate), _RedirectHandler(address))
         for attempt in range(1, _ATTEMPTS + 1):
             if self.source.sha256 is None:  # The server's file may be another one by now.
                 self._restart()
@@ -211,18 +197,16 @@ class _Transfer:
     def _check_rate(self, count: int) -> None:
         """Counts received bytes; raises a DownloadError if too few are of the file, or all of it takes too long."""
         self._received += count
-        now_s = time.monotonic()
-        since_s, useful = self._measured
-        problem = ""
+        now_s, problem = time.monotonic(), ""
         if self._received > 2 * self._useful + _OTHER_BYTES:
             problem = f"the server sent {self._received} bytes, of which {self._useful} are of the file"
-        elif now_s - self._began_s > self.limits.total_s:
-            problem = f"it takes longer than {self.limits.total_s:g} s; {self.done} bytes are there"
-        elif now_s - max(since_s, self._began_s) > self.limits.over_s:
-            rate = (self._useful - useful) / (now_s - max(since_s, self._began_s))
-            if rate < self.limits.bytes_per_s:
-                problem = f"{rate:.0f} bytes of it a second came, fewer than {self.limits.bytes_per_s}"
-            self._measured = now_s, self._useful
+        elif now_s - self._began_s > self.source.longest_s:
+            problem = f"it takes longer than {self.source.longest_s:g} s; {self.done} bytes are there"
+        elif (passed_s := now_s - self._measured_s) > self.source.rate_over_s:
+            rate = (self._useful - self._measured) / passed_s
+            if rate < _LEAST_BYTES_PER_S:
+                problem = f"{rate:.0f} bytes of it a second came, fewer than {_LEAST_BYTES_PER_S}"
+            self._measured, self._measured_s = self._useful, now_s
         if problem:
             remedy = "try again" + (", which goes on from there" if self.source.sha256 else ", or from another server")
             raise self._error(f"{problem}: {remedy}")
@@ -288,29 +272,21 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
         return request
 
 
-class _HttpsHandler(urllib.request.HTTPSHandler):
-    """Connects as `_Connection` does, with the certificate authorities of this machine."""
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Connects as `_Connection` does, over TLS with the certificate authorities of this machine."""
 
     def __init__(self, on_bytes: Callable[[int], None]) -> None:
         super().__init__()
-        self._on_bytes = on_bytes
+        self._options = {"on_bytes": on_bytes}
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """See HTTPSHandler."""
-        kind: Any = partial(_HttpsConnection, may_be_private=_may_be_private(req), on_bytes=self._on_bytes)
+        kind: Any = partial(_HttpsConnection, may_be_private=_may_be_private(req), **self._options)
         return self.do_open(kind, req, context=ssl.create_default_context())
-
-
-class _HttpHandler(urllib.request.HTTPHandler):
-    """Connects as `_Connection` does."""
-
-    def __init__(self, on_bytes: Callable[[int], None]) -> None:
-        super().__init__()
-        self._on_bytes = on_bytes
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """See HTTPHandler."""
-        kind: Any = partial(_Connection, may_be_private=_may_be_private(req), on_bytes=self._on_bytes)
+        kind: Any = partial(_Connection, may_be_private=_may_be_private(req), **self._options)
         return self.do_open(kind, req)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile, TransferLimits
+from shared.network.download import MAX_REDIRECTS, DownloadError, RemoteFile
 from tests.support.file_server import DATA, PAGES, SHA256, proxying, serving
 
 LIMIT = 10 << 20
@@ -256,12 +256,11 @@ def test_an_answer_that_brings_no_file_ends(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", [_OK + b"Content-Length: 200004\r\n\r\n" + b"x" * 600, _OK + b"X: ", b""])
 def test_a_download_that_is_too_slow_ends_with_its_rate(head: bytes, tmp_path: Path) -> None:
     """A byte a second, in the file or in a header, would take days."""
-    limits = TransferLimits(over_s=0.2)
     with (
         _sending(head, b"x", 0.01) as url,
         pytest.raises(DownloadError, match=r"[0-9]+ bytes of it a second came, fewer than 4096: try again"),
     ):
-        RemoteFile(url, LIMIT).fetch(tmp_path / "m.tflite", limits=limits)
+        RemoteFile(url, LIMIT, rate_over_s=0.2).fetch(tmp_path / "m.tflite")
 
 
 def test_a_download_has_a_total_time_and_goes_on_from_there(server: str, tmp_path: Path) -> None:
@@ -273,5 +272,5 @@ def test_a_download_has_a_total_time_and_goes_on_from_there(server: str, tmp_pat
             DownloadError, match=r"longer than 0\.3 s; [0-9]+ bytes are there: try again, which goes on from there"
         ),
     ):
-        RemoteFile(url, LIMIT, None, SHA256).fetch(target, limits=TransferLimits(1, 10.0, 0.3))
+        RemoteFile(url, LIMIT, None, SHA256, longest_s=0.3).fetch(target)
     assert RemoteFile(f"{server}/file", LIMIT, None, SHA256).fetch(target) == SHA256
