@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -85,12 +85,11 @@ def open_own(path: Path) -> BinaryIO:
     Raises:
         OSError: it is a link or no regular file, or cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a link or no regular file: remove it", str(path))
-    return os.fdopen(descriptor, "r+b")
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OSError(errno.EINVAL, "it is a link or no regular file: remove it", str(path))
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "r+b")
 
 
 def write_file(path: Path, content: bytes | str, root: Path | None = None, mode: int = 0o666) -> None:

@@ -25,8 +25,8 @@ MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
-# Most pixels of a frame, where a decoder keeps many of them. 8K has 35 million.
-_MOST_PIXELS = {"vp8": VPX_PIXELS, "vp9": VPX_PIXELS, **dict.fromkeys(("h264", "hevc", "av1"), 36 << 20)}
+MAX_VIDEO_PIXELS = 36 << 20  # In a frame; decoders keep many of them. 8K has 35 million.
+_PIXELS = {"vp8": VPX_PIXELS, "vp9": VPX_PIXELS, **dict.fromkeys(("h264", "hevc", "av1"), MAX_VIDEO_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
@@ -100,7 +100,7 @@ class VideoDecoder:
     """
 
     def __init__(self, context: Any, angle: int = 0) -> None:
-        pixels = _MOST_PIXELS.get(context.codec.canonical_name, MAX_PIXELS)
+        pixels = _PIXELS.get(context.codec.canonical_name, MAX_PIXELS)
         context.options = {**context.options, **_OPTIONS, "max_pixels": str(pixels)}
         if context.name != "libdav1d":
             context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.

@@ -268,7 +268,7 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
             with suppress(ValueError):  # A name, which may be looked up by a proxy only.
                 _check_public(str(host), str(host))
         if request is not None:
-            request.is_typed = host == self._host  # type: ignore[attr-defined]
+            request.is_typed = host == self._host
         return request
 
 
@@ -323,7 +323,7 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, *arguments: Any, on_bytes: Callable[[int], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.fp = io.BufferedReader(_CountedBytes(self.fp.detach(), on_bytes))  # type: ignore[attr-defined]
+        self.fp = io.BufferedReader(_CountedBytes(self.fp.detach(), on_bytes))
 
 
 class _CountedBytes(io.RawIOBase):
