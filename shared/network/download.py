@@ -268,7 +268,7 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
             with suppress(ValueError):  # A name, which may be looked up by a proxy only.
                 _check_public(str(host), str(host))
         if request is not None:
-            request.is_typed = host == self._host
+            request.is_typed = host == self._host  # type: ignore[attr-defined]
         return request
 
 
