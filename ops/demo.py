@@ -8,6 +8,7 @@ from pathlib import Path
 
 import av
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
@@ -149,7 +150,7 @@ def write_still(video: Path) -> Path:
         frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
         frame = deque(frames, maxlen=1).pop()
     still = video.with_suffix(".png")
-    write_png(still, frame.to_ndarray(format="rgb24"))
+    write_png(still, np.asarray(frame.to_ndarray(format="rgb24"), np.uint8))
     return still
 
 
