@@ -6,6 +6,7 @@ vehicle's clock by the offset that the log gives for the frame.
 """
 
 import heapq
+import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import click
 
 from shared.clock import format_span
 from shared.errors import SkylaneError, unwritable_message
-from shared.files import check_writable
+from shared.files import check_writable, new_file
 from shared.runlog.latency_log import CSV_NAME, LogError, integer, nanoseconds, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import read_manifest
@@ -53,15 +54,13 @@ def trace(run: Path, out: Path | None) -> None:
     if out is not None and out.exists():
         raise SkylaneError(f"{out} exists already: remove it, or choose another --out")
     check_writable(path, "--out")
-    draft = path.with_name(f"{path.name}.new")
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            _write(log, run, file)
-        draft.replace(path)
+        with new_file(path, run) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+            _write(log, run, text)
+            text.detach()
     except OSError as error:
         raise SkylaneError(unwritable_message(path, error, "--out")) from error
-    finally:
-        draft.unlink(missing_ok=True)
     for problem in log.problems[:_MAX_PROBLEMS]:
         click.echo(printable_lines(f"Problem: {problem}"), err=True)
     if len(log.problems) > _MAX_PROBLEMS:

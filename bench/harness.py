@@ -25,7 +25,7 @@ from cloud.models.engine_benchmark import turns
 from ops.broker.broker import BrokerKind
 from rosbag_tools.drive.recording import sample_bag
 from shared.errors import SkylaneError
-from shared.files import check_writable
+from shared.files import check_writable, write_file
 from shared.flags import FiniteRange, WholeRange
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
@@ -332,7 +332,7 @@ def show(
     `path`: file that receives the JSON as well.
     """
     if path is not None:
-        path.write_text(dumps(result, indent=2), encoding="utf-8")
+        write_file(path, dumps(result, indent=2))
     if as_json:
         click.echo(dumps(result, indent=2))
         return

@@ -28,6 +28,7 @@ from edge.transports.opening import open_transport
 from edge.transports.transport import Transport, TransportEvents
 from edge.view.live_view import open_view
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import make_folder
 from shared.logs import LogFormat, get_logger
 from shared.messages.model_card import ModelCard, check_request_options
 from shared.quiet import progress_console
@@ -311,7 +312,7 @@ def _open_recorder(
         outputs = folder / OUTPUTS_FOLDER
         try:
             if config.sinks:
-                outputs.mkdir(exist_ok=True)
+                make_folder(outputs, folder)
         except OSError as error:
             raise LogError(unwritable_message(outputs, error, "--out")) from error
         yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card, session=session)

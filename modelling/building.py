@@ -20,7 +20,7 @@ from modelling.recipes import Format, NetworkOutput, Recipe
 from modelling.training.weights import Weights, assign, weights_in
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
-from shared.files import tree_sha256
+from shared.files import tree_sha256, write_file
 from shared.imaging.labels import Labels
 from shared.inference.engine import EngineError
 from shared.messages.model_card import SYNTHETIC_DRIVES
@@ -104,9 +104,9 @@ def build(
             if copied is None:
                 _write(network, recipe, each, folder / FILES[each], batch=batch)
             elif copied.resolve() != (folder / FILES[each]).resolve():
-                shutil.copyfile(copied, folder / FILES[each])
+                write_file(folder / FILES[each], copied.read_bytes())
             manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
-            (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+            write_file(folder / MANIFEST_NAME, manifest.to_yaml())
         except OSError as error:
             raise BuildError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error
         folders.append(folder)
@@ -173,9 +173,7 @@ def _write(network: Any, recipe: Recipe, form: Format, path: Path, *, batch: int
         case Format.TFLITE:
             write_tflite(*shape, path)
         case Format.FROZEN_GRAPH:
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(frozen_graph(*shape, batch=batch).SerializeToString(deterministic=True))
-            partial.replace(path)
+            write_file(path, frozen_graph(*shape, batch=batch).SerializeToString(deterministic=True))
 
 
 def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, trained: bool) -> Manifest:

@@ -20,6 +20,7 @@ from modelling.conversion.conversion_graph import tflite_model
 from modelling.frameworks import keras, tf
 from modelling.recipes import NetworkOutput
 from modelling.training.weights import SCOPE, assign, variables, weights_of
+from shared.files import write_file
 
 INPUT = "input"
 TENSORS = {  # The names of the output tensors in the graph, which are also the signature's keys.
@@ -107,7 +108,7 @@ def write_tflite(network: Any, output: NetworkOutput, height: int, width: int, p
         infer = _with_confidence(network)
     with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
         _save(network, infer, _specification(output, height, width, 1), Path(folder))
-        path.write_bytes(tflite_model(Path(folder), half=True))
+        write_file(path, tflite_model(Path(folder), half=True))
 
 
 def _with_confidence(network: Any) -> Callable[[Any], dict[str, Any]]:

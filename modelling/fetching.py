@@ -10,6 +10,7 @@ from rich.text import Text
 from modelling.cli_options import LABELS, MODELS
 from shared.catalogue import CATALOGUE, MODEL_FORMATS, Catalogue, check_format, download, is_there
 from shared.errors import SkylaneError
+from shared.files import write_file
 from shared.flags import FiniteRange
 from shared.imaging.labels import Labels, labels_from
 from shared.messages.topics import validate_name
@@ -80,9 +81,7 @@ def fetch_network(catalogue: Catalogue, listed: str, repository: Repository, nam
             raise SkylaneError(f"{folder} is another model: choose another name with --name, or move it away")
         return f"{folder} is there already, and its file is unchanged"
     entry.fetch(listed, folder / manifest.file)
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(manifest.to_yaml(), encoding="utf-8")
-    draft.replace(path)
+    write_file(path, manifest.to_yaml())
     return f"{folder}: {entry.description}; {entry.licence}; trained on {entry.trained_on}"
 
 

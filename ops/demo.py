@@ -8,6 +8,7 @@ from pathlib import Path
 
 import av
 import click
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
@@ -23,7 +24,7 @@ from ops.processes.worker_process import Worker
 from rosbag_tools.drive.recording import sample_bag
 from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.flags import WholeRange
-from shared.imaging.opencv import cv2
+from shared.imaging.image_files import write_png
 from shared.logs import configure_logging
 from shared.models.repository import Repository, default_root
 from shared.package_data import IS_CHECKOUT
@@ -150,7 +151,7 @@ def write_still(video: Path) -> Path:
         frames = takewhile(lambda frame: (frame.time or 0.0) <= middle_s, container.decode(video=0))
         frame = deque(frames, maxlen=1).pop()
     still = video.with_suffix(".png")
-    cv2.imwrite(str(still), frame.to_ndarray(format="bgr24"))
+    write_png(still, np.asarray(frame.to_ndarray(format="rgb24"), np.uint8))
     return still
 
 

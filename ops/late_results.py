@@ -27,7 +27,7 @@ from ops.processes.playback import PlaybackSettings
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
-from shared.imaging.image_files import ImageArray
+from shared.imaging.image_files import ImageArray, read_mask
 from shared.imaging.labels import overlay
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
@@ -135,7 +135,7 @@ def _stored_mask(folder: Path, camera: str, index: int | None) -> Mask | None:
     file = folder / "masks" / camera_name(camera) / f"{index or 0:06d}.png"
     if index is None or not file.exists():
         return None
-    return np.asarray(cv2.imread(str(file), cv2.IMREAD_UNCHANGED), np.uint8)
+    return read_mask(file)
 
 
 def _score(scores: StreamingScores, truth: Mask, mask: Mask | None, geometry: Geometry, row: PresentedRow) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import write_file
 from shared.imaging.bayer import to_colour
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Frame, Layout
@@ -51,8 +52,7 @@ def extract(
             progress(source.frame_count)
             if isinstance(frame, Frame):
                 target = folder / _file_name(frame.camera) / f"{frame.index:06d}_{frame.stamp_ns}.png"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(_png(frame, method, raw=raw))
+                write_file(target, bytes(_png(frame, method, raw=raw)), folder)
                 written[frame.camera] += 1
             else:
                 reasons.setdefault(frame.camera, frame.reason)

@@ -21,10 +21,9 @@ from shared.files import natural_key, natural_path_key, read_file
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import ImageCodecError
-from shared.imaging.image_files import ImageFileError, decode_picture
+from shared.imaging.image_files import ImageFileError, decode_picture, decode_unchanged
 from shared.imaging.image_header import ImageHeaderError, read_header
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, labels_from
-from shared.imaging.opencv import cv2
 from shared.sanitize import printable
 
 CAMERA = "/camera"
@@ -292,9 +291,10 @@ class _LabelReader:
         palette = _palette_of(data)
         if kind == "palette" and not has_colours:
             data = _without_palette(data)
-        pixels: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-        if pixels is None:
-            raise ImageFileError(path, "is damaged: it cannot be decoded")
+        try:
+            pixels = decode_unchanged(data)
+        except ImageCodecError as error:
+            raise ImageFileError(path, str(error)) from error
         if pixels.ndim == 3 and pixels.shape[2] == 4:  # noqa: PLR2004  Blue, green, red and opacity.
             if (pixels[..., 3] != np.iinfo(pixels.dtype).max).any():
                 raise ImageFileError(path, "has transparent pixels, which have no class: save it without transparency")

@@ -1,15 +1,18 @@
-"""Opens, checks, hashes and sorts files whose paths come from outside; only regular ones: another may never end."""
+"""Reads, writes, hashes and sorts files whose paths come from outside: reads only regular ones, writes through no link."""
 
 import errno
 import hashlib
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from shared.errors import SkylaneError, unwritable_message
 
+_DEVICES = Path("/dev")
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -41,22 +44,97 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
+def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
+    """Creates a file for writing, in place of any file, link or FIFO of that name, which is removed and not opened.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    path.unlink(missing_ok=True)
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
+
+
+@contextmanager
+def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Yields a file for writing that takes the place of `path`, also of a link of that name, at the end of the block.
+
+    Nothing is left of it if the block fails. Missing folders are created.
+
+    Args:
+        path: The file.
+        root: The folder of the run, study or batch: see `make_folder`.
+        mode: Permissions of the file, from which the umask is taken.
+
+    Raises:
+        OSError: it cannot be written, or something other than a writable regular file has its name.
+    """
+    draft = _draft(path, root)
+    with create_file(draft, mode) as file:
+        try:
+            yield file
+            file.flush()
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def open_own(path: Path) -> BinaryIO:
+    """Opens a file for reading and writing, or creates it; never one that has another name, too.
+
+    Raises:
+        OSError: it is a link or no regular file, or cannot be opened.
+    """
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise OSError(errno.EINVAL, "it is a link or no regular file: remove it", str(path))
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "r+b")
+
+
+def write_file(path: Path, content: bytes | str, root: Path | None = None, mode: int = 0o666) -> None:
+    """Writes a file; see `new_file`. Text is encoded as UTF-8, with escapes for lone surrogates."""
+    with new_file(path, root, mode) as file:
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+
+
 def check_writable(path: Path, flag: str) -> None:
-    """Checks that a file can be written after long work, and makes its folder.
+    """Checks that `write_file` can write a file after long work, and makes its folder.
 
     Raises:
         SkylaneError: it cannot be written; the message names `flag`.
     """
-    is_new = not os.path.lexists(path)
     try:
-        if path.exists():
-            check_file(path)  # A file that takes its place would remove a device for all programs.
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
-        if is_new:
-            path.unlink()
+        draft = _draft(path)
+        create_file(draft).close()
+        draft.unlink()
     except OSError as error:
         raise SkylaneError(unwritable_message(path, error, flag)) from error
+
+
+def _draft(path: Path, root: Path | None = None) -> Path:
+    """Returns the name of the file that is to take the place of `path`, which it checks; makes the folder."""
+    make_folder(path.parent, root)
+    if path.exists():
+        check_file(path)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    if path.parent.resolve() == _DEVICES:  # As for /dev/stdout, a link that leads to a file.
+        raise OSError(errno.EINVAL, "it is a device: give a regular file", str(path))
+    return path.with_name(f"{path.name}.new")
+
+
+def make_folder(folder: Path, root: Path | None = None) -> None:
+    """Creates a folder and its parents. `root` may be a link; the folders between it and `folder` must not.
+
+    Raises:
+        OSError: it cannot be created, or a link leads elsewhere.
+    """
+    inside = (folder, *folder.parents)
+    for part in inside[: inside.index(root)] if root in inside else ():
+        if part.is_symlink():
+            raise OSError(errno.ELOOP, f"{part} is a link to another place: remove it", str(part))
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def resolved(path: Path) -> Path:

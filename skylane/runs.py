@@ -16,8 +16,7 @@ from analysis.report.chapters.streaming import streaming_json
 from analysis.report.data.answered_frames import FrameGroup, answered_frames
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.run_accuracy import PRESENTED, run_accuracy
-from shared.imaging.image_files import ImageFileError
-from shared.imaging.opencv import cv2
+from shared.imaging.image_files import read_mask
 from shared.messages.topics import camera_name
 from shared.runlog.presented_log import COLUMNS, read_presented
 from skylane.arguments import ArgumentError, list_argument, path_argument
@@ -103,10 +102,7 @@ class StoredMasks(Mapping[int, MaskArray]):
 
     def __getitem__(self, sequence: int) -> MaskArray:
         path = self._paths[sequence]
-        mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-        if mask is None or mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
-            raise ImageFileError(path, "is not a mask of class ids: play the run again")
-        return np.asarray(mask, np.uint8)
+        return read_mask(path)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._paths)

@@ -240,6 +240,46 @@ def test_plug_in_tables_name_existing_classes() -> None:
         assert attribute in defined, (where, target)
 
 
+# Calls that write a file by its name, and the modules in which no stranger can have put a link of that name.
+WRITES = re.compile(
+    r"\.(write_text|write_bytes|touch|imwrite)\(|\b(copyfile|copytree)\(|shutil\.(copy|move)\(|saved_model\.save\("
+    r"|(np\.savez?(_compressed)?|\.to_(csv|parquet|pickle|excel))\((?!file\b|packed\b)"
+    r"|(?<!archive\.)open\(.*'(w|a|r\+|w\+|wb|ab|r\+b|rb\+|w\+b|a\+b)'|os\.open\((?!.*O_EXCL).*O_CREAT"
+)
+WRITERS = {
+    "shared/files.py": "what all others use",
+    "shared/logs.py": "standard error",
+    "edge/view/view_process.py": "standard output",
+    "cloud/isolation/engine_process.py": "/proc",
+    "cloud/replicas.py": "a temporary folder",
+    "cloud/engines/openvino/graph.py": "a temporary folder",
+    "edge/view/rerun_viewer.py": "a temporary folder",
+    "modelling/conversion/conversion_graph.py": "a temporary folder",
+    "ops/broker/mosquitto_secured.py": "a temporary folder",
+    "rosbag_tools/reading/data_file.py": "a temporary folder",
+    "rosbag_tools/reading/mcap_file.py": "a bag that was just written",
+    "edge/sinks/video.py": "a file that was just created",
+    "modelling/export.py": "a model's own folder, made from nothing",
+    "modelling/inspection/model_files.py": "a folder that was just created",
+    "ops/study/variants.py": "a folder that was just created",
+}
+
+
+def test_files_are_written_without_following_links() -> None:
+    """The folder of a run from somebody else can hold a link, by which a command would overwrite another file."""
+    product = [path for path in MODULES if not path.is_relative_to(ROOT / "bench")]
+    found = {path: WRITES.search(ast.unparse(ast.parse(path.read_text(encoding="utf-8")))) for path in product}
+    assert {str(path.relative_to(ROOT)) for path, call in found.items() if call} == WRITERS.keys()
+
+
+def test_pictures_are_decoded_where_their_size_is_checked() -> None:
+    """OpenCV raises its own error for a header that declares too many pixels, and reads a FIFO without end."""
+    decoding = re.compile(r"\bcv2\.(imread|imdecode)|\bPIL\b")
+    found = {str(path.relative_to(ROOT)) for path in MODULES if decoding.search(path.read_text(encoding="utf-8"))}
+    guarded = {"shared/imaging/image_files.py", "shared/imaging/built_in_codecs.py"}
+    assert {name for name in found if not name.startswith("bench/")} == guarded
+
+
 GUIDES = (
     "CONTRIBUTING.md",
     "docs/explanation/architecture.md",

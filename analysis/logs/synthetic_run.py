@@ -1,6 +1,7 @@
 """Writes runs that never took place, for measurements and examples of what reads logs."""
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from shared.clock import Offset
+from shared.files import write_file
 from shared.resources.sampler import COLUMNS as RESOURCES
 from shared.resources.sampler import RESOURCES_NAME
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
@@ -153,7 +155,7 @@ def _write_manifest(folder: Path, plan: SyntheticRunPlan, outcomes: Mapping[Outc
 
 def _write_resources(folder: Path, plan: SyntheticRunPlan, noise: np.random.Generator) -> None:
     nodes = {"vehicle/car": (35, 180e6), "worker/worker-1": (160, 900e6), "broker": (4, 9e6), "machine": (205, 4e9)}
-    with (folder / RESOURCES_NAME).open("w", newline="", encoding="utf-8") as file:
+    with io.StringIO() as file:
         writer = csv.DictWriter(file, RESOURCES, restval="")
         writer.writeheader()
         for second in range(int(plan.frames / plan.hz) + 1):
@@ -167,3 +169,4 @@ def _write_resources(folder: Path, plan: SyntheticRunPlan, noise: np.random.Gene
                 if node != "machine":
                     sample |= {"pid": pid, "bytes_in": second * 560_000, "bytes_out": second * 105_000}
                 writer.writerow(sample)
+        write_file(folder / RESOURCES_NAME, file.getvalue())

@@ -92,7 +92,7 @@ def report(
     source = load_report_input(runs, load_run(local) if local else None, truths, map_file)
     content = report_of(source, tariff)
     if tables:
-        _write_files(content, tables, console)
+        _write_files(content, tables, runs[0], console)
     if as_json:
         click.echo(json.dumps(report_json(source), indent=2, default=str, allow_nan=False))
         return
@@ -135,14 +135,14 @@ def _check(runs: Sequence[Path]) -> int:
     return exit_code
 
 
-def _write_files(content: "ReportContent", folder: Path, console: Console) -> None:
+def _write_files(content: "ReportContent", folder: Path, run: Path, console: Console) -> None:
     """Writes the tables and, if kaleido and a browser are installed, the charts."""
     from analysis.report.output.charts import FiguresError, write_figures  # noqa: PLC0415  As in `report`.
     from analysis.report.output.table_files import write_tables  # noqa: PLC0415
 
-    written = f"{len(write_tables(content.tables(), folder))} table files"
+    written = f"{len(write_tables(content.tables(), folder, run))} table files"
     try:
-        written += f" and {len(write_figures(content.charts(), folder))} chart files"
+        written += f" and {len(write_figures(content.charts(), folder, run))} chart files"
     except (FiguresError, MissingExtraError) as error:
         console.print(f"{error}; only the tables were written", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{folder}  {written}", markup=False, highlight=False, soft_wrap=True)

@@ -1,7 +1,6 @@
 """Builds the report of a run, several runs or a study, and writes it as an HTML page."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,6 +43,7 @@ from analysis.report.output.number_format import NOTHING, milliseconds, number, 
 from analysis.report.output.page import render
 from analysis.report.stage_styles import STAGES
 from shared.errors import SkylaneError
+from shared.files import write_file
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import has_percentile
 
@@ -73,13 +73,8 @@ def write_page(report: ReportContent, folders: Sequence[Path], out: Path | None)
     """Writes a report as HTML; see `write_report`."""
     path = out or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Strings from JSON can contain lone surrogates, which UTF-8 cannot encode.
-        path.write_text(render(report), encoding="utf-8", errors="backslashreplace")
+        write_file(path, render(report), folders[0])
     except OSError as error:
-        with suppress(OSError):
-            if path.is_file():  # A browser would show an incomplete page without an error.
-                path.unlink()
         raise ReportError(f"{path} cannot be written: {error.strerror}: choose another --out") from error
     return path
 

@@ -7,6 +7,7 @@ P(X ≤ t | n, 1 − p) ≤ 0.01 must hold for a binomial X. This takes 64 queri
 that 99 % are within the limit (t = 0). A valid run is not an MLPerf result, because model, data and accuracy differ.
 """
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from analysis.study.scenarios import (
 )
 from analysis.study.study_plan import StudyCell
 from shared.errors import SkylaneError
+from shared.files import read_file
 from shared.runlog.latency_log import CSV_NAME, Outcome
 from shared.runlog.percentiles import has_percentile
 
@@ -199,7 +201,7 @@ def resource_usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float 
     between two samples.
     """
     try:
-        samples = pd.read_csv(path).reindex(columns=_SAMPLED)
+        samples = pd.read_csv(io.BytesIO(read_file(path))).reindex(columns=_SAMPLED)
     except (OSError, ValueError):
         return dict.fromkeys(USAGE_COLUMNS)
     at_ns = samples["at_ns"] - began_ns  # Small enough to stay exact as floats, which shift() needs for its NaN.

@@ -14,7 +14,7 @@ from analysis.study.study_plan import StudyCell, StudyPlan, axis_values, cells
 from shared import clock
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.files import file_sha256
+from shared.files import file_sha256, make_folder, new_file, read_file, write_file
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.runtime.machine import commit, machine
 
@@ -100,10 +100,8 @@ class StudyFolder:
         """Creates the folder and writes the manifest and the plan with all its defaults."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_manifest(self.root, manifest)
-        draft = self.root / f"{PLAN_NAME}.new"
         text = yaml.safe_dump(_document(plan), sort_keys=False, allow_unicode=True, default_flow_style=None)
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(self.root / PLAN_NAME)
+        write_file(self.root / PLAN_NAME, text)
 
     def run_folder(self, cell: StudyCell, repetition: int) -> Path:
         """Returns the folder of a run."""
@@ -117,9 +115,10 @@ class StudyFolder:
         """
         folder = self.run_folder(cell, repetition)
         try:
+            make_folder(folder.parent, self.root)
             if folder.exists():
                 shutil.rmtree(folder)
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except OSError as error:
             raise StudyError(
                 f"{folder} cannot be replaced: {error.strerror}: free disk space or make it writable, "
@@ -135,7 +134,7 @@ class StudyFolder:
         """
         path = self.run_folder(cell, repetition) / RESULT_NAME
         try:
-            return msgspec.json.decode(path.read_bytes(), type=RunResult)
+            return msgspec.json.decode(read_file(path), type=RunResult)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
@@ -148,14 +147,11 @@ class StudyFolder:
             StudyError: The result cannot be written.
         """
         path = self.run_folder(cell, repetition) / RESULT_NAME
-        draft = path.with_name(f"{RESULT_NAME}.new")
         try:
-            draft.parent.mkdir(parents=True, exist_ok=True)
-            with draft.open("wb") as file:
+            with new_file(path, self.root) as file:
                 file.write(msgspec.json.format(msgspec.json.encode(result), indent=2))
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(path)
         except OSError as error:
             raise StudyError(
                 f"{path} cannot be written: {error.strerror}: free disk space, then run the study again"

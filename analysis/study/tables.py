@@ -12,6 +12,7 @@ from analysis.study.measurement import DONE, USAGE_COLUMNS, VERSIONS, RunResult,
 from analysis.study.study_folder import StudyFolder
 from analysis.study.study_plan import StudyCell
 from shared.errors import SkylaneError
+from shared.files import new_file
 from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import COLUMNS, Outcome
 from shared.sanitize import csv_text
@@ -112,10 +113,9 @@ def _typed(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> pd.
 def _write(root: Path, name: str, table: pd.DataFrame, suffixes: Sequence[str] = ("csv", "parquet")) -> None:
     for suffix in suffixes:
         path = root / f"{name}.{suffix}"
-        draft = path.with_suffix(f".{suffix}.new")
         try:
-            _guarded(table).to_csv(draft, index=False) if suffix == "csv" else table.to_parquet(draft, index=False)
-            draft.replace(path)
+            with new_file(path) as file:
+                _guarded(table).to_csv(file, index=False) if suffix == "csv" else table.to_parquet(file, index=False)
         except OSError as error:
             raise TableError(path, error) from error
 

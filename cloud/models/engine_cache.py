@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from shared.files import open_own
+
 CACHE_VARIABLE = "SKYLANE_CACHE"  # Environment variable with the path of another folder.
 _MAX_CHOICES = 200  # The newest ones are kept.
 
@@ -63,7 +65,7 @@ def measurement_lock() -> Iterator[None]:
     path = cache_file().with_suffix(".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
+        file = open_own(path)
     except OSError:
         yield
         return

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from shared.config import Section
 from shared.errors import SkylaneError, unwritable_message
-from shared.files import open_file
+from shared.files import new_file, open_file
 from shared.messages.model_card import ModelCard
 from shared.package_data import shipped
 from shared.reuse.tuning import TunedModelSection
@@ -185,8 +185,7 @@ def write_fusion(path: Path, table: FusionTable) -> None:
     text = json.dumps(table.header.model_dump(mode="json"))
     arrays = {_HEADER: np.frombuffer(text.encode(), np.uint8), **table.arrays}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
+        with new_file(path) as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise FusionError(unwritable_message(path, error, "--out")) from error

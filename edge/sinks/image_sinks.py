@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.sinks.rendering import draw_result, input_image, mark_untrained, resized, write_file, write_image
+from edge.sinks.rendering import draw_result, input_image, mark_untrained, resized, write_image, write_sink_file
 from edge.sinks.sink import FrameResult
 from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
@@ -35,11 +35,11 @@ class PngSink:
         name = f"{camera_name(frame.camera)}/{frame.frame_index:06d}.png"
         if isinstance(frame.result, np.ndarray):
             colours = mark_untrained(colourise(frame.result, self._card.labels), self._card)
-            write_image(self._folder / "masks" / name, frame.result, *_PARAMETERS)
-            write_image(self._folder / "masks_colour" / name, colours, *_PARAMETERS)
+            write_image(self._folder, f"masks/{name}", frame.result, *_PARAMETERS)
+            write_image(self._folder, f"masks_colour/{name}", colours, *_PARAMETERS)
         else:
             drawn = mark_untrained(draw_result(input_image(frame), frame, self._card, 1.0), self._card)
-            write_image(self._folder / "pictures" / name, drawn, *_PARAMETERS)
+            write_image(self._folder, f"pictures/{name}", drawn, *_PARAMETERS)
 
     def close(self) -> None:
         """See Sink. Every file is complete already."""
@@ -52,7 +52,7 @@ class NpzSink:
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         del card
-        self._folder = folder / "tensors"
+        self._folder = folder
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
@@ -62,8 +62,8 @@ class NpzSink:
             for name, array in frame.result.values.items():
                 with archive.open(f"{name}.npy", "w") as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
-        path = self._folder / camera_name(frame.camera) / f"{frame.frame_index:06d}.npz"
-        write_file(path, packed.getvalue())
+        name = f"tensors/{camera_name(frame.camera)}/{frame.frame_index:06d}.npz"
+        write_sink_file(self._folder, name, packed.getvalue())
 
     def close(self) -> None:
         """See Sink. Every file is complete already."""
@@ -79,7 +79,7 @@ class OverlaySink:
     in_order = False
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
-        self._folder = folder / "overlays"
+        self._folder = folder
         self._card = card
 
     def write(self, frame: FrameResult) -> None:
@@ -89,8 +89,8 @@ class OverlaySink:
         if width > LEGIBLE_WIDTH:
             image = resized(image, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
         drawn = mark_untrained(draw_result(image, frame, self._card, _OPACITY), self._card)
-        name = f"{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
-        write_image(self._folder / name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
+        name = f"overlays/{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
+        write_image(self._folder, name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
 
     def close(self) -> None:
         """See Sink. Every file is complete already."""

@@ -46,7 +46,7 @@ class JsonLinesSink:
         self._task = task_named(card.task)
         check_new(self._path)
         try:
-            self._file = self._path.open("ab", buffering=0)  # A killed process leaves complete lines.
+            self._file = self._path.open("xb", buffering=0)  # A killed process leaves complete lines.
         except OSError as error:
             raise write_error(self._path, error) from error
 

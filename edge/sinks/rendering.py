@@ -1,5 +1,6 @@
 """Renders the model's input with its result drawn on it, and writes images, for the sinks of images and videos."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from edge.sinks.sink import FrameResult, SinkError
 from shared.errors import unwritable_message
+from shared.files import write_file
 from shared.imaging.geometry import UNSEEN
 from shared.imaging.image_files import ImageArray, stamp_untrained
 from shared.imaging.mask_codecs import Mask
@@ -70,28 +72,28 @@ def check_new(path: Path) -> None:
     Raises:
         SinkError: the file exists.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise SinkError(f"{path} exists already: choose another --out")
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Writes a file and creates its folder.
+def write_sink_file(root: Path, name: str, data: bytes) -> None:
+    """Writes a file into the folder of a sink; `name` may have folders.
 
     Raises:
         SinkError: the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_file(root / name, data, root)
     except OSError as error:
-        raise write_error(path, error) from error
+        raise write_error(root / name, error) from error
 
 
-def write_image(path: Path, image: Any, *parameters: int) -> None:
+def write_image(root: Path, name: str, image: Any, *parameters: int) -> None:
     """Writes an image in the format of the file name's suffix.
 
     Args:
-        path: Name of the file.
+        root: The folder of the sink.
+        name: Name of the file; it may have folders.
         image: H×W, or H×W×3 uint8 in RGB order.
         parameters: Parameters of `cv2.imencode`.
 
@@ -99,9 +101,9 @@ def write_image(path: Path, image: Any, *parameters: int) -> None:
         SinkError: the file cannot be written.
     """
     stored = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if image.ndim == 3 else image  # noqa: PLR2004 (H×W×3)
-    is_encoded, data = cv2.imencode(path.suffix, stored, parameters)
+    is_encoded, data = cv2.imencode(Path(name).suffix, stored, parameters)
     assert is_encoded
-    write_file(path, data.tobytes())
+    write_sink_file(root, name, data.tobytes())
 
 
 def write_error(path: Path, error: Exception) -> SinkError:

@@ -11,6 +11,7 @@ from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTr
 
 from edge.sinks.rendering import check_new, draw_result, input_image, mark_untrained, write_error
 from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec, VideoFormat
+from shared.files import create_file
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
 from shared.threads import unchanged_scheduling
@@ -66,6 +67,7 @@ class VideoFile:
         self._last = -1
         height, width = (side - side % 2 for side in first.shape[:2])  # yuv420p halves the colour planes.
         try:
+            create_file(path).close()
             self._container = av.open(str(path), "w", options=dict(video_format.container_options))
             options = dict(video_format.encoder_options)
             stream = self._container.add_stream(video_format.encoder, options=options)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from edge.sources.source import IMAGE_SUFFIXES, SourceError
 from shared import clock
 from shared.errors import SkylaneError
-from shared.files import file_sha256, natural_key, natural_path_key
+from shared.files import file_sha256, natural_key, natural_path_key, open_file
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
 from shared.imaging.image_files import decode_picture
@@ -302,7 +302,7 @@ def _extracted(stems: Sequence[str]) -> list[int | None]:
 
 def _listed(path: Path, count: int) -> ImageTimes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             lines = file.read(_MAX_LIST_BYTES).decode("utf-8", "replace").split("\n")
     except OSError as error:
         return ImageTimes(problem=f"{path.name} cannot be read ({error.strerror})")

@@ -18,6 +18,7 @@ from edge.upload.client import UploadClient, UploadSettings, check_images, find_
 from edge.upload.dispatcher import UploadDispatcher, UploadOutcome
 from shared import clock
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import write_file
 from shared.flags import ValidatedText, key_options, override
 from shared.logs import configure_logging, get_logger
 from shared.mqtt.broker_options import NodeSection
@@ -130,8 +131,7 @@ def _write(outcome: UploadOutcome, number: int, lines: IO[str] | None, output: P
             lines.flush()
     if output is not None and outcome.result is not None and outcome.result.annotated is not None:
         with _write_errors("--output", output):
-            output.mkdir(parents=True, exist_ok=True)
-            (output / f"{number:05d}-{outcome.image.stem}.jpg").write_bytes(outcome.result.annotated)
+            write_file(output / f"{number:05d}-{outcome.image.stem}.jpg", outcome.result.annotated)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Geometry, Resize, plan
-from shared.imaging.image_files import ImageArray, decode_picture
+from shared.imaging.image_files import ImageArray, read_mask
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import camera_name
@@ -155,15 +155,7 @@ def _images(
 
 def _mask(folder: Path, camera: str, index: int) -> Any:
     path = folder / "masks" / camera_name(camera) / f"{index:06d}.png"
-    if not path.is_file():
-        return None
-    try:
-        mask = decode_picture(path.read_bytes())
-    except (SkylaneError, OSError) as error:
-        raise SkylaneError(f"{path}: {error}") from error
-    if mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
-        raise SkylaneError(f"{path} is no mask: one has a class id of 8 bits for each pixel")
-    return mask
+    return read_mask(path) if path.exists() else None
 
 
 def _as_it_is(image: Any) -> Geometry:

@@ -16,6 +16,7 @@ from cloud.engines.tensorflow.engine import READERS, with_any_batch
 from cloud.engines.tensorflow.graph_session import assemble
 from cloud.engines.tensorflow.runtime import tf
 from modelling.conversion.derived_model import IMAGES, ConversionError
+from shared.files import write_file
 from shared.models.manifest import Manifest, Placement, Precision
 
 
@@ -84,7 +85,7 @@ _flatbuffers: Any = import_module("tensorflow.lite.tools.flatbuffer_utils")
 
 def write_frozen_graph(graph: ConversionGraph, path: Path) -> None:
     """Writes a binary GraphDef with the tensors "images:0" and one per head, such as "mask:0"."""
-    path.write_bytes(graph.graph.SerializeToString(deterministic=True))
+    write_file(path, graph.graph.SerializeToString(deterministic=True))
 
 
 def write_saved_model(graph: ConversionGraph, folder: Path) -> None:
@@ -106,7 +107,7 @@ def write_tflite(graph: ConversionGraph, path: Path, *, half: bool) -> int:
     fixed = replace(graph, batch_size=graph.batch_size or 1)
     with tempfile.TemporaryDirectory(prefix="skylane-tflite-") as folder:
         write_saved_model(fixed, Path(folder))
-        path.write_bytes(tflite_model(Path(folder), half=half))
+        write_file(path, tflite_model(Path(folder), half=half))
     return fixed.batch_size or 1
 
 

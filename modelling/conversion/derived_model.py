@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shared.errors import SkylaneError
+from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import MANIFEST_NAME, Manifest, OutputKind, Precision
 from shared.task import task_named
@@ -105,7 +106,7 @@ def derived_manifest(source: Manifest, labels: Labels | None, changes: Mapping[s
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Writes `model.yaml` into a model's folder."""
-    (folder / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+    write_file(folder / MANIFEST_NAME, manifest.to_yaml())
 
 
 def megabytes(path: Path) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from cloud.engines.tensorflow.dilation import with_dilated_convolutions
 from modelling.conversion.conversion_graph import ConversionGraph
 from modelling.conversion.derived_model import IMAGES, ConversionError
+from shared.files import write_file
 from shared.inference.onnx_weights import checked_onnx_file
 
 onnx: Any = import_module("onnx")  # Any: its type hints are incomplete.
@@ -169,7 +170,7 @@ def read_onnx(path: Path) -> Any:
 
 def write_onnx(model: Any, path: Path) -> None:
     """Writes a ModelProto together with its weights."""
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    write_file(path, model.SerializeToString(deterministic=True))
 
 
 def half_onnx(model: Any) -> Any:

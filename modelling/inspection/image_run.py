@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from modelling.evaluation.bag_images import prepared
+from shared.files import new_file
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray, stamp_untrained, write_png
@@ -61,8 +62,8 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
     card, result = image_run.card, image_run.result
     if isinstance(result, Tensors):
         path = folder / f"{stem}_tensors.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **result.values)  # type: ignore[arg-type]  # All keywords are arrays.
+        with new_file(path) as file:
+            np.savez(file, **result.values)  # type: ignore[arg-type]  # All keywords are arrays.
         return [path]
     identity = plan(Resize.CROP, *rgb.shape[:2], *rgb.shape[:2])
     images = {"overlay": task_named(card.task).draw(rgb, result, card.labels, identity, _OPACITY)}

@@ -24,7 +24,7 @@ from modelling.inspection.output_rule import Arrays, Options, OutputRule, Readin
 from shared import registry
 from shared.config import validate
 from shared.errors import SkylaneError, suggestion
-from shared.files import tree_sha256
+from shared.files import tree_sha256, write_file
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
 from shared.inference.engine import Engine, EngineError, Images, InferenceError, Outputs
 from shared.inference.onnx_weights import weight_files
@@ -204,7 +204,7 @@ def write(inspection: Inspection, folder: Path, *, replace: bool = False) -> Pat
             copy_model(inspection.path, draft / manifest.file)
             if tree_sha256(draft / manifest.file) != manifest.sha256:
                 raise InspectionError(f"{inspection.path} is not what was inspected: it changed meanwhile")
-            (draft / MANIFEST_NAME).write_text(manifest.to_yaml(), encoding="utf-8")
+            write_file(draft / MANIFEST_NAME, manifest.to_yaml())
             _prove(Repository(draft.parent).find(folder.name))
             folder.mkdir(exist_ok=True)
             target = folder / manifest.file

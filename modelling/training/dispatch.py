@@ -17,6 +17,7 @@ from modelling.training.scenes.scene_tasks import TASKS
 from modelling.training.segmentation import scores_by_weather
 from modelling.training.trainer import TrainingProgress
 from modelling.training.weights import Weights, fold, unfold
+from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
@@ -78,7 +79,7 @@ def _write_test(
         opened = [stack.enter_context(open_model(each, None, Placement(device="cpu"))) for each in models]
         test = scores_by_weather(opened, views, lambda done: on_progress(done / len(views)))
     document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**document, "test": test}, indent=2) + "\n", encoding="utf-8")
+    write_file(path, json.dumps({**document, "test": test}, indent=2) + "\n")
 
 
 def unfolded_weights(name: str, source: Path) -> Weights:

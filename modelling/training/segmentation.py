@@ -32,6 +32,7 @@ from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingPr
 from modelling.training.weights import Weights, assign, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared.errors import SkylaneError
+from shared.files import write_file
 from shared.imaging.geometry import apply, plan, to_source
 from shared.inference.model import Model
 
@@ -234,7 +235,7 @@ class _Validator:
             self.best_weights = weights
             write_weights(self._folder / "checkpoint.npz", weights)
             document = json.dumps(self._document(step, confusion), indent=2)
-            (self._folder / "training.json").write_text(document + "\n", encoding="utf-8")
+            write_file(self._folder / "training.json", document + "\n")
 
     def _document(self, step: int, confusion: Confusion) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ from modelling.architectures.blocks import EPSILON
 from modelling.architectures.networks import Network
 from modelling.frameworks import tf
 from shared.errors import SkylaneError
+from shared.files import new_file
 
 Weights = dict[str, npt.NDArray[np.float32]]  # Arrays by "layer.variable", such as "stem.conv.kernel".
 
@@ -97,9 +98,8 @@ def assign(network: Network, weights: Weights, origin: str) -> None:
 
 def write_weights(path: Path, weights: Weights) -> None:
     """Writes weights as an .npz file, atomically."""
-    partial = path.with_suffix(".partial.npz")
-    np.savez(partial, **weights)  # type: ignore[arg-type]  # All keywords are arrays.
-    partial.replace(path)
+    with new_file(path) as file:
+        np.savez(file, **weights)  # type: ignore[arg-type]  # All keywords are arrays.
 
 
 def weights_in(graph: tf.compat.v1.GraphDef) -> Weights:

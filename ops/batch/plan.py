@@ -12,6 +12,7 @@ from ops.batch.library import LibraryBag, content_hash, ends_hash
 from ops.batch.output.manifest import TABLE_NAME, BagManifest, manifests, outputs_sha256, read_manifest
 from ops.batch.output.results import results_folder
 from shared.errors import SkylaneError
+from shared.files import make_folder
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ class _Planner:
         place = results_folder(self._out, bag.name)
         if place.exists():
             shutil.rmtree(place)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent, self._out)
         state = {"bag": bag.name, "size_bytes": bag.size_bytes, "mtime_ns": bag.mtime_ns}
         manifest.model_copy(update=state).write(folder)
         folder.replace(place)

@@ -19,7 +19,7 @@ from ops.batch.plan import BatchPlan, plan
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared.errors import unwritable_message
-from shared.files import natural_path_key
+from shared.files import make_folder, natural_path_key, open_own, read_file, write_file
 from shared.registry import load
 
 RECORD_NAME = "batch.json"
@@ -102,7 +102,7 @@ def _folder_of(out: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             out.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((out / _LOCK_NAME).open("wb"))
+            lock = stack.enter_context(open_own(out / _LOCK_NAME))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BatchError(f"another batch writes into {out}: wait for its end, or choose another --out") from error
@@ -148,7 +148,7 @@ def _write_table(settings: BatchSettings, result: BatchResult) -> None:
         if manifest is not None and manifest.unreadable:
             result.unreadable[name] = f"{manifest.unreadable} unreadable frames, the first: {manifest.first_unreadable}"
     staging = staging_folder(settings.out)
-    staging.mkdir(exist_ok=True)
+    make_folder(staging, settings.out)
     path = staging / TABLE_NAME
     result.frames = merge(parts, path, card.labels.names, card.name, card.version)
     path.replace(settings.out / TABLE_NAME)
@@ -171,15 +171,13 @@ def _write_record(settings: BatchSettings, library: Library, planned: BatchPlan,
         "ignored": library.ignored,
         "stale": planned.stale,
     }
-    path = staging_folder(settings.out) / RECORD_NAME
-    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    path.replace(settings.out / RECORD_NAME)
+    write_file(settings.out / RECORD_NAME, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def _known_hashes(out: Path, library: Library) -> dict[LibraryBag, str]:
     """Returns the hashes of copies that an earlier run has read, and that have not changed since."""
     try:
-        copies: Mapping[str, Any] = json.loads((out / RECORD_NAME).read_bytes())["copies"]
+        copies: Mapping[str, Any] = json.loads(read_file(out / RECORD_NAME))["copies"]
         return {
             bag: str(copies[bag.name]["sha256"])
             for bag in library.bags

@@ -28,6 +28,7 @@ from ops.broker.mosquitto import (
 )
 from ops.broker.mosquitto_secured import renew_secured_files, write_secured_config
 from shared.errors import MissingExtraError, reason_of
+from shared.files import create_file
 from shared.network.endpoint import is_loopback
 from shared.runtime.processes import terminate
 
@@ -292,7 +293,7 @@ def _embedded_command(listener: MosquittoListener) -> tuple[list[str], str]:
 
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     try:
-        with log.open("wb") as output:
+        with create_file(log) as output:
             # A new session, so that Ctrl-C does not reach the broker: the nodes drain through it.
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -5,7 +5,6 @@ Its folder holds PEM files: `ca.crt`, the revocation list `crl.pem`, `server.crt
 every certificate ever issued (needed to revoke a name), and the original of `crl.pem`.
 """
 
-import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared import clock
 from shared.errors import SkylaneError
-from shared.files import read_file
+from shared.files import read_file, write_file
 from shared.messages.topics import ROLES, validate_name
 
 AUTHORITY_DAYS = 3650
@@ -367,11 +366,7 @@ def _write_pair(file: Path, key_file: Path, certificate: x509.Certificate, key: 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
     """Replaces a file atomically, with the mode set from the start."""
-    draft = file.with_name(f"{file.name}.new")
     try:
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as output:
-            output.write(content)
-        draft.replace(file)
+        write_file(file, content, mode=mode)
     except OSError as error:
         raise AuthorityError(f"{file} cannot be written ({error.strerror}): make the folder writable") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import SkylaneError, reason_of
-from shared.files import read_file
+from shared.files import read_file, write_file
 from shared.package_data import shipped
 
 MOSQUITTO_MISSING = "Mosquitto is not installed: apt-get install mosquitto"
@@ -57,7 +57,7 @@ def mosquitto_version(program: Path) -> str:
 
 def write_config(path: Path, listener: MosquittoListener) -> Path:
     """Writes the development configuration for `listener` to `path` and returns `path`."""
-    path.write_text(configuration("development.conf", listener), encoding="utf-8")
+    write_file(path, configuration("development.conf", listener))
     return path
 
 

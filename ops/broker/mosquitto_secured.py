@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ops.broker.mosquitto import BrokerError, MosquittoListener, configuration
 from shared.errors import reason_of
+from shared.files import write_file
 from shared.network.tls import check_not_expired
 from shared.package_data import shipped
 
@@ -39,8 +40,8 @@ def write_secured_config(folder: Path, listener: MosquittoListener, certificates
     if user is not None:
         text += f"user {user}\n"
     path = folder / "mosquitto.conf"
-    path.write_text(text, encoding="utf-8")
-    shutil.copyfile(shipped("mosquitto") / "acl", folder / "acl")
+    write_file(path, text)
+    write_file(folder / "acl", (shipped("mosquitto") / "acl").read_bytes())
     if user is not None:
         _copy(certificates, folder, user)
         for owned in (folder, folder / "acl"):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from shared.errors import SkylaneError
+from shared.files import create_file, open_own
 from shared.runtime.processes import terminate
 
 _READ_BYTES = 1 << 16
@@ -69,7 +70,9 @@ class ChildProcess:
             mode: How the log is opened: "wb", or "ab" to append.
             options: Options of `subprocess.Popen`; standard output also goes to the log unless `stdout` is given.
         """
-        self._log: IO[Any] = log.open(mode) if log else tempfile.NamedTemporaryFile(mode, prefix="skylane-")  # noqa: SIM115 (`kill` closes it)
+        own = open_own if mode == "ab" else create_file
+        self._log: IO[Any] = own(log) if log else tempfile.NamedTemporaryFile(mode, prefix="skylane-")  # noqa: SIM115 (`kill` closes it)
+        self._log.seek(0, os.SEEK_END)
         options = {"stdin": subprocess.PIPE, "stdout": self._log, **options}
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(

@@ -17,6 +17,7 @@ from cloud.models.loader import ModelLoader
 from ops.processes.child import Child, reply
 from ops.processes.child import settings as child_settings
 from ops.processes.playback import PlaybackSettings, model_inputs
+from shared.files import new_file
 from shared.imaging.frames import Pixels
 from shared.inference.engine import Engine, Images, Outputs
 from shared.inference.model import Model, open_stored
@@ -62,15 +63,13 @@ class KnownAnswers:
             )
         return cls(outputs)
 
-    def write(self, file: Path) -> None:
+    def write(self, path: Path) -> None:
         """Writes the answers into a file for NumPy."""
         keys = np.frombuffer(b"".join(self._outputs), np.uint8).reshape(-1, _DIGEST_BYTES)
         heads = next(iter(self._outputs.values()), {})
         arrays = {head: np.stack([each[head] for each in self._outputs.values()]) for head in heads}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft = file.with_suffix(".part.npz")
-        np.savez(draft, allow_pickle=False, **{_DIGESTS: keys}, **arrays)
-        draft.rename(file)
+        with new_file(path) as file:
+            np.savez(file, allow_pickle=False, **{_DIGESTS: keys}, **arrays)
 
     def of(self, image: Pixels) -> Mapping[str, npt.NDArray[Any]] | None:
         """Returns the outputs for an image; None if they are not known."""

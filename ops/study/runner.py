@@ -17,6 +17,7 @@ from analysis.study.study_plan import PlannedRun, StudyPlan, WorkerSetup, cells,
 from ops.study.cell_run import run_cell
 from ops.study.session import Session
 from shared.errors import SkylaneError
+from shared.files import write_file
 
 _CHECK_DEVICES = """
 import sys
@@ -176,5 +177,5 @@ def _failure_reason(error: Exception, folder: Path) -> str:
     if isinstance(error, SkylaneError | OSError):  # An OSError, such as a full disk, is not a bug.
         return str(error)
     path = folder / "traceback.txt"
-    path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    write_file(path, "".join(traceback.format_exception(error)))
     return f"a bug in Skylane: {type(error).__name__}: {error}; please report it with {path}"

@@ -1,6 +1,5 @@
 """A session: the broker and workers of one setup, which serve several runs one after the other."""
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from ops.processes.worker_process import Worker
 from ops.study.fleet import Fleet
 from ops.study.sample_drives import source_of
 from ops.study.variants import ModelVariant, ModelVariants
+from shared.files import make_folder, read_file, write_file
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository
 from shared.network.link_spec import LinkSpec
@@ -111,7 +111,7 @@ class ProcessSession:
 
     def _copy_logs(self, folder: Path) -> None:
         for worker in self.workers:
-            shutil.copy(self.logs / f"{worker.name}.log", folder)
+            write_file(folder / f"{worker.name}.log", read_file(self.logs / f"{worker.name}.log"))
 
     def _check_processes(self) -> None:
         for worker in self.workers:
@@ -169,7 +169,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         SkylaneError: The model is not available, or the broker or a worker does not start.
     """
     variant = variants.find(setup)
-    logs.mkdir(parents=True, exist_ok=True)
+    make_folder(logs, logs.parent)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start())
         free = free_ports(2 * setup.workers) if needs_gateway(setup, cells(plan)) else []

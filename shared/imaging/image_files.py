@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import MissingExtraError, SkylaneError, unwritable_message
-from shared.files import open_file
+from shared.files import open_file, read_file, write_file
 from shared.imaging.built_in_codecs import encode_file
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
-from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE
-from shared.imaging.opencv import cv2
+from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE, ImageHeaderError, read_header
+from shared.imaging.opencv import MAX_PIXELS, cv2
 from shared.registry import Entry, load
 
 ImageArray = npt.NDArray[np.uint8]  # H×W×3, RGB.
@@ -63,16 +63,50 @@ def decode_to_rgb(data: bytes, limits: ImageLimits) -> ImageArray:
     Raises:
         ImageCodecError: The image is too large, or not a complete JPEG or PNG.
     """
+    return np.asarray(_decode(data, limits.max_pixels, cv2.IMREAD_COLOR_RGB), np.uint8)
+
+
+def decode_unchanged(data: bytes) -> Pixels:
+    """Decodes a JPEG or PNG as it is: H×W, or H×W×C in the order blue, green, red, opacity; uint8 or uint16.
+
+    Raises:
+        ImageCodecError: The image is too large, or not a complete JPEG or PNG.
+    """
+    return _decode(data, MAX_PIXELS, cv2.IMREAD_UNCHANGED)
+
+
+def _decode(data: bytes, max_pixels: int, flags: int) -> Pixels:
     height, width, _ = image_size(data)
-    if height * width > limits.max_pixels:
-        raise ImageCodecError(f"image is {height}×{width}, more than {limits.max_pixels} pixels: scale it down")
+    _check_size(height, width, max_pixels)
     try:
-        decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        decoded: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         raise ImageCodecError(f"image is damaged: {error.err}") from error
     if decoded is None:
         raise ImageCodecError("image is damaged: it cannot be decoded")
-    return np.asarray(decoded, np.uint8)
+    return np.asarray(decoded)
+
+
+def _check_size(height: int, width: int, max_pixels: int) -> None:
+    if height * width > max_pixels:
+        raise ImageCodecError(f"image is {height}×{width}, more than {max_pixels} pixels: scale it down")
+
+
+def read_mask(path: Path) -> npt.NDArray[np.uint8]:
+    """Reads a mask that a sink stored: H×W class ids.
+
+    Raises:
+        ImageFileError: it cannot be read, or is not a mask.
+    """
+    try:
+        mask = decode_unchanged(read_file(path))
+    except OSError as error:
+        raise ImageFileError(path, f"cannot be read ({error.strerror})") from error
+    except ImageCodecError as error:
+        raise ImageFileError(path, f"is not a mask: {error}") from error
+    if mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
+        raise ImageFileError(path, "is not a mask of class ids, of 8 bits: play the run again")
+    return np.asarray(mask, np.uint8)
 
 
 def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
@@ -91,6 +125,9 @@ def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
         decoded: Any = cv2.imdecode(array := np.frombuffer(data, np.uint8), flags) if data else None
         pages = cv2.imdecodemulti(array, flags, range=(1, 2))[1] if data[:2] in (b"II", b"MM") else ()
     except cv2.error as error:
+        with suppress(ImageHeaderError):
+            header = read_header(data)
+            _check_size(header.height, header.width, MAX_PIXELS)
         raise ImageCodecError(f"image is damaged: {error.err}") from error
     if decoded is None:
         raise ImageCodecError("it is no image that OpenCV can read, or it is incomplete")
@@ -114,8 +151,7 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
     """
     data = encode_file(".png", image, Layout.RGB8 if image.ndim == 3 else Layout.MONO8, [])  # noqa: PLR2004  H, W, C.
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_file(path, bytes(data))
     except OSError as error:
         raise ImageFileError(path, unwritable_message("it", error, "folder")) from error
 

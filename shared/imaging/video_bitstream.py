@@ -6,13 +6,19 @@ from typing import NamedTuple
 _HEAD_BYTES = 1 << 16  # Headers come before the image data.
 _UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
 _HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
-MAX_UNITS = 4096  # NAL units of a packet; encoders write at most a few hundred slices.
+_MAX_UNITS = 4096  # NAL units, for each of which FFmpeg allocates 4 kB; encoders write at most a few hundred slices.
+VPX_PIXELS = 1 << 24  # Most pixels of a VP8 or VP9 frame: libvpx allocates up to 16 frames before it finds damage.
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # H.264, 7.3.2.1.1
 _FULL_COLOUR = 3  # chroma_format_idc of 4:4:4.
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
 _HEVC_SLICES = 32  # Unit types below are slices (H.265, table 7-1).
 _HEVC_KEY_TYPES = 16  # Of the types below, even ones are of pictures to which no picture of the same layer refers.
 _HEVC_FIRST_TYPES = (19, 20)  # The numbers of pictures start again at these.
+
+
+_VP9_INDEX, _VP9_INDEX_MASK = 0xC0, 0xE0  # First and last byte of an index of frames.
+_VP9_HEADER_BYTES = 32  # More than what comes before a frame's size.
+_VP9_MARKER, _VP9_LAST_PROFILE, _VP9_RGB = 2, 3, 7
 
 
 class PacketFacts(NamedTuple):
@@ -75,13 +81,17 @@ class Bitstream:
                     )
         return PacketFacts()
 
-    def is_split_up(self, packet: memoryview) -> bool:
-        """Returns whether a packet has more than MAX_UNITS units, for each of which FFmpeg's decoders allocate 4 kB."""
-        if self._codec not in ("h264", "hevc") or len(packet) <= MAX_UNITS:
-            return False
-        if not self._length_bytes:
-            return bytes(packet).count(b"\0\0\1") > MAX_UNITS
-        return sum(1 for _ in self._units(packet, MAX_UNITS + 1)) > MAX_UNITS
+    def problem(self, packet: memoryview) -> str:
+        """Returns why decoding a packet would take too much memory; empty if it does not."""
+        if self._codec == "vp9":
+            return _vp9_problem(packet)
+        if self._codec not in ("h264", "hevc") or len(packet) <= _MAX_UNITS:
+            return ""
+        if self._length_bytes:
+            units = sum(1 for _ in self._units(packet, _MAX_UNITS + 1))
+        else:
+            units = bytes(packet).count(b"\0\0\1")
+        return f"it has more than {_MAX_UNITS} units" if units > _MAX_UNITS else ""
 
     def _units(self, packet: memoryview, most: int = _HEADERS) -> Iterator[bytes]:
         if not self._length_bytes:
@@ -100,7 +110,7 @@ class Bitstream:
         for unit in units:
             kind = unit[0] & 0x1F
             try:
-                bits = _Bits(unit[1:])
+                bits = _Bits(unit[1:_UNIT_BYTES].replace(b"\0\0\3", b"\0\0"))  # Without what prevents start codes.
                 if kind == _SEQUENCE:
                     number, sequence = _sequence(bits)
                     self._sequences[number] = sequence
@@ -134,10 +144,9 @@ class _BitsError(Exception):
 
 
 class _Bits:
-    """Reads the bits of a header, without the bytes that prevent the emulation of start codes."""
+    """Reads the bits of a header."""
 
-    def __init__(self, unit: bytes) -> None:
-        data = unit[:_UNIT_BYTES].replace(b"\0\0\3", b"\0\0")
+    def __init__(self, data: bytes) -> None:
         self._bits, self._left = int.from_bytes(data), 8 * len(data)
 
     def take(self, count: int) -> int:
@@ -152,6 +161,77 @@ class _Bits:
         while not self.take(1):
             zeros += 1
         return (1 << zeros) - 1 + self.take(zeros)
+
+
+def _vp9_problem(packet: memoryview) -> str:
+    """Returns which frame of a packet is too large. One that takes its size from another frame is not."""
+    try:
+        for begin, end in _vp9_frames(packet):
+            width, height, weight = _vp9_size(_Bits(bytes(packet[begin : min(end, begin + _VP9_HEADER_BYTES)])))
+            if width * height * weight > VPX_PIXELS:
+                return f"its header declares {width}×{height}, more than {VPX_PIXELS // weight} pixels"
+    except _BitsError:
+        return "its header is damaged"
+    return ""
+
+
+def as_superframe(packet: memoryview) -> bytes:
+    """Returns a VP9 packet with an index of its frames: without one, libvpx takes what is behind a frame for another."""
+    if packet[-1] & _VP9_INDEX_MASK == _VP9_INDEX:
+        return bytes(packet)
+    marker = bytes([_VP9_INDEX | 3 << 3])  # One frame, with a size of 4 bytes.
+    return b"".join((packet, marker, len(packet).to_bytes(4, "little"), marker))
+
+
+def _vp9_frames(packet: memoryview) -> Iterator[tuple[int, int]]:
+    """Yields begin and end of the frames in a packet (VP9 specification, Annex B)."""
+    marker = packet[-1]
+    if marker & _VP9_INDEX_MASK != _VP9_INDEX:
+        yield 0, len(packet)
+        return
+    count, size_bytes = (marker & 7) + 1, (marker >> 3 & 3) + 1
+    index = len(packet) - 2 - count * size_bytes
+    if index < 0 or packet[index] != marker:
+        raise _BitsError
+    begin = 0
+    for at in range(index + 1, len(packet) - 1, size_bytes):
+        end = begin + int.from_bytes(packet[at : at + size_bytes], "little")
+        if end > len(packet):
+            raise _BitsError
+        if end > begin:
+            yield begin, end
+        begin = end
+
+
+def _vp9_size(bits: _Bits) -> tuple[int, int, int]:
+    """Returns width and height that a frame header declares (VP9 specification, 6.2), 0 if they are another frame's.
+
+    The third number is by how much a pixel takes more memory than with 8 bits and colours of half the size.
+    """
+    unsized = (0, 0, 1)
+    if bits.take(2) != _VP9_MARKER:
+        raise _BitsError
+    profile = bits.take(1) | bits.take(1) << 1
+    if (profile == _VP9_LAST_PROFILE and bits.take(1)) or bits.take(1):  # A reserved bit; show_existing_frame.
+        return unsized
+    is_inter, is_shown, is_resilient = bits.take(1), bits.take(1), bits.take(1)
+    is_intra_only = is_inter and not is_shown and bits.take(1)
+    if is_inter and not is_resilient:
+        bits.take(2)
+    if is_inter and not is_intra_only:
+        bits.take(8 + 3 * 4)  # Frames to replace, and the references.
+        if any(bits.take(1) for _ in range(3)):
+            return unsized
+    else:
+        bits.take(24)  # The code for synchronisation.
+        if not is_inter or profile:
+            if profile > 1:
+                bits.take(1)
+            is_rgb = bits.take(3) == _VP9_RGB
+            bits.take((0 if is_rgb else 1) + (profile & 1) * (1 if is_rgb else 3))
+        if is_inter:
+            bits.take(8)
+    return bits.take(16) + 1, bits.take(16) + 1, (1 + (profile & 1)) << (profile >> 1)
 
 
 def _sequence(bits: _Bits) -> tuple[int, _Sequence]:

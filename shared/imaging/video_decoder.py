@@ -17,7 +17,7 @@ from av.sidedata.sidedata import Type as SideData
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import MAX_PIXELS, cv2
-from shared.imaging.video_bitstream import MAX_UNITS, Bitstream, PacketFacts
+from shared.imaging.video_bitstream import VPX_PIXELS, Bitstream, PacketFacts, as_superframe
 
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
@@ -25,6 +25,8 @@ MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
+MAX_VIDEO_PIXELS = 36 << 20  # In a frame; decoders keep many of them. 8K has 35 million.
+_PIXELS = {"vp8": VPX_PIXELS, "vp9": VPX_PIXELS, **dict.fromkeys(("h264", "hevc", "av1"), MAX_VIDEO_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
@@ -98,7 +100,8 @@ class VideoDecoder:
     """
 
     def __init__(self, context: Any, angle: int = 0) -> None:
-        context.options = {**context.options, **_OPTIONS}
+        pixels = _PIXELS.get(context.codec.canonical_name, MAX_PIXELS)
+        context.options = {**context.options, **_OPTIONS, "max_pixels": str(pixels)}
         if context.name != "libdav1d":
             context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.
         context.copy_opaque = True
@@ -221,9 +224,11 @@ class VideoDecoder:
             return "it is empty"
         if len(view) > MAX_PACKET_BYTES:
             return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
-        if self._bitstream.is_split_up(view):
-            return f"it has more than {MAX_UNITS} units"
+        if problem := self._bitstream.problem(view):
+            return problem
         has_lengths = self._is_topic and self._codec in ("h264", "hevc") and b"\0\0\1" not in bytes(view[:64])
+        if self._context.codec.name == _STRICT_VP9:
+            packet = topic_packet(as_superframe(view), packet.pts)
         if has_lengths or packet.is_corrupt:
             return _NO_START_CODE if has_lengths else "its data is incomplete"
         packet.opaque = [index]  # A new object each time: PyAV finds it by its address.

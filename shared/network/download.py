@@ -3,10 +3,12 @@
 import fcntl
 import hashlib
 import http.client
+import io
 import os
 import re
 import ssl
 import string
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,11 +21,15 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from shared.errors import SkylaneError, reason_of, unwritable_message
+from shared.files import open_own
 from shared.sanitize import printable
 
 MAX_REDIRECTS = 5
 
 _TIMEOUT_S = 30.0  # For connecting, and for each wait for more bytes.
+_HEAD_BYTES = 512  # Enough to recognise a page.
+_OTHER_BYTES = 1 << 20  # Interim answers, headers and trailers; the rest of what is no part of the file grows with it.
+_LEAST_BYTES_PER_S = 1 << 12
 _ATTEMPTS = 4
 _BLOCK_BYTES = 1 << 18
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -46,6 +52,8 @@ class RemoteFile:
     max_bytes: int
     size: int | None = None  # Bytes, if known.
     sha256: str | None = None  # In hexadecimal, if known; without it an interrupted download starts again.
+    longest_s: float = 6 * 3600.0
+    rate_over_s: float = 30.0  # Time over which the rate is measured.
 
     def __post_init__(self) -> None:
         _check_address(self.url)
@@ -57,7 +65,7 @@ class RemoteFile:
         environment (`https_proxy`, `no_proxy`).
 
         Raises:
-            DownloadError: the file cannot be got, is larger than allowed or not the expected one; nothing is left behind
+            DownloadError: the file cannot be got, is too large, too slow or not the expected one; nothing is left behind
                 but, if the hash is known, the part from which the next call goes on.
         """
         folder = target.parent
@@ -92,6 +100,11 @@ class _Transfer:
     digest: Any = field(default_factory=hashlib.sha256)
     done: int = 0
     is_joined: bool = False  # Whether the bytes are of several answers.
+    _received: int = 0  # Bytes in all,
+    _useful: int = 0  # those of the file,
+    _measured: int = 0  # and those of the file when the rate was last measured.
+    _began_s: float = field(default_factory=time.monotonic)
+    _measured_s: float = field(default_factory=time.monotonic)
 
     def run(self) -> str:
         """Returns the SHA-256 of the whole file."""
@@ -113,7 +126,7 @@ class _Transfer:
         """Asks until all of the file is there; returns its SHA-256."""
         # Characters outside of ASCII are sent as UTF-8; a host of such characters is decoded again by urllib.
         address = quote(self.source.url, safe=string.punctuation)
-        opener = urllib.request.build_opener(_HttpsHandler(), _HttpHandler(), _RedirectHandler(address))
+        opener = urllib.request.build_opener(_Handler(self._check_rate), _RedirectHandler(address))
         for attempt in range(1, _ATTEMPTS + 1):
             if self.source.sha256 is None:  # The server's file may be another one by now.
                 self._restart()
@@ -168,7 +181,8 @@ class _Transfer:
         rest = response.headers.get("Content-Length", "")
         total = self.done + int(rest[:20]) if rest.isascii() and rest.isdigit() else None  # Python limits the digits.
         self._check_size(total)
-        while block := _block(response):
+        while block := _block(response, is_first=not self.done):
+            self._useful += len(block)
             if not self.done and _MARKUP.match(block):
                 raise self._error("it is an HTML or XML page, as a login page or an error page is")
             self._check_size(max(self.done + len(block), total or 0), is_whole=False)
@@ -180,11 +194,29 @@ class _Transfer:
         if not self.done:
             raise self._error("it is empty")
 
+    def _check_rate(self, count: int) -> None:
+        """Counts received bytes; raises a DownloadError if too few are of the file, or all of it takes too long."""
+        self._received += count
+        now_s, problem = time.monotonic(), ""
+        if self._received > 2 * self._useful + _OTHER_BYTES:
+            problem = f"the server sent {self._received} bytes, of which {self._useful} are of the file"
+        elif now_s - self._began_s > self.source.longest_s:
+            problem = f"it takes longer than {self.source.longest_s:g} s; {self.done} bytes are there"
+        elif (passed_s := now_s - self._measured_s) > self.source.rate_over_s:
+            rate = (self._useful - self._measured) / passed_s
+            if rate < _LEAST_BYTES_PER_S:
+                problem = f"{rate:.0f} bytes of it a second came, fewer than {_LEAST_BYTES_PER_S}"
+            self._measured, self._measured_s = self._useful, now_s
+        if problem:
+            remedy = "try again" + (", which goes on from there" if self.source.sha256 else ", or from another server")
+            raise self._error(f"{problem}: {remedy}")
+
     def _check_size(self, size: int | None, *, is_whole: bool = True) -> None:
         expected, most = self.source.size, self.source.max_bytes
         if size is None:
             return
         if expected is not None and (size > expected or (is_whole and size < expected)):
+            self._restart()  # What has arrived is of another file.
             raise self._error(f"it has {'more than ' * (not is_whole)}{size} bytes, not {expected}")
         if size > most:
             raise self._error(f"it has more than {most / 1e6:g} MB: allow more with --max-mb if that is right")
@@ -202,9 +234,9 @@ class _Transfer:
         return DownloadError(f"cannot download {self.source.url}: {reason}")
 
 
-def _block(response: Any) -> bytes:
+def _block(response: Any, *, is_first: bool) -> bytes:
     try:
-        return bytes(response.read(_BLOCK_BYTES))
+        return bytes(response.read(_HEAD_BYTES) if is_first else response.read1(_BLOCK_BYTES))
     except OSError as error:  # An error of the network, not of the file that is written.
         raise _InterruptedTransfer(reason_of(error)) from error
 
@@ -240,28 +272,29 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
         return request
 
 
-class _HttpsHandler(urllib.request.HTTPSHandler):
-    """Connects as `_Connection` does, with the certificate authorities of this machine."""
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Connects as `_Connection` does, over TLS with the certificate authorities of this machine."""
+
+    def __init__(self, on_bytes: Callable[[int], None]) -> None:
+        super().__init__()
+        self._options = {"on_bytes": on_bytes}
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """See HTTPSHandler."""
-        kind: Any = partial(_HttpsConnection, may_be_private=_may_be_private(req))
+        kind: Any = partial(_HttpsConnection, may_be_private=_may_be_private(req), **self._options)
         return self.do_open(kind, req, context=ssl.create_default_context())
-
-
-class _HttpHandler(urllib.request.HTTPHandler):
-    """Connects as `_Connection` does."""
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """See HTTPHandler."""
-        kind: Any = partial(_Connection, may_be_private=_may_be_private(req))
+        kind: Any = partial(_Connection, may_be_private=_may_be_private(req), **self._options)
         return self.do_open(kind, req)
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that ends before it asks anything of a private address."""
+    """A connection that ends before it asks anything of a private address; `on_bytes` is called for what arrives."""
 
-    def __init__(self, *arguments: Any, may_be_private: bool, **options: Any) -> None:
+    def __init__(self, *arguments: Any, may_be_private: bool, on_bytes: Callable[[int], None], **options: Any) -> None:
+        self.response_class: Any = partial(_Response, on_bytes=on_bytes)
         self._may_be_private = may_be_private
         super().__init__(*arguments, **options)
 
@@ -283,6 +316,36 @@ class _Connection(http.client.HTTPConnection):
 
 class _HttpsConnection(_Connection, http.client.HTTPSConnection):
     """Over TLS."""
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer of which every byte is counted, also those of its headers."""
+
+    def __init__(self, *arguments: Any, on_bytes: Callable[[int], None], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.fp = io.BufferedReader(_CountedBytes(self.fp.detach(), on_bytes))
+
+
+class _CountedBytes(io.RawIOBase):
+    """Reads from a socket and reports how many bytes arrived."""
+
+    def __init__(self, raw: Any, on_bytes: Callable[[int], None]) -> None:
+        self._raw, self._on_bytes = raw, on_bytes
+
+    def readable(self) -> bool:
+        """See RawIOBase."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See RawIOBase."""
+        count = int(self._raw.readinto(buffer))
+        self._on_bytes(count)
+        return count
+
+    def close(self) -> None:
+        """See RawIOBase."""
+        self._raw.close()
+        super().close()
 
 
 def _check_public(host: str, address: str) -> None:
@@ -315,8 +378,7 @@ def _check_address(url: str, *, must_be_https: bool = False) -> None:
 @contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
     """Opens the file of a part; raises a DownloadError if another process downloads it."""
-    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    with os.fdopen(descriptor, "r+b") as file:
+    with open_own(part) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from shared.config import Section, read_yaml
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import write_file
 from shared.models.manifest import NAME, SHA256
 from shared.package_data import shipped
 from shared.reuse.gate import GateSettings
@@ -195,8 +196,7 @@ def write_tuning(path: Path, tuning: Tuning, header: str = "") -> None:
     """
     comment = "".join(f"# {line}".rstrip() + "\n" for line in header.splitlines())
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(comment + tuning.to_yaml(), encoding="utf-8")
+        write_file(path, comment + tuning.to_yaml())
     except OSError as error:
         raise TuningError(unwritable_message(path, error, "--out")) from error
 

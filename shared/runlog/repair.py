@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from shared.files import open_file, read_file
+from shared.files import open_file, open_own, read_file
 from shared.runlog.latency_log import (
     CSV_NAME,
     JOURNAL_NAME,
@@ -212,7 +212,7 @@ def _append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str,
     """Appends rows to a log, after removing the part of a row that a kill left at its end."""
     try:
         text = read_file(path)
-        with path.open("r+b") as file:
+        with open_own(path) as file:
             file.truncate(text.rfind(b"\n") + 1)
             file.seek(0, os.SEEK_END)
             file.writelines(csv_line(row, columns).encode() for row in rows)

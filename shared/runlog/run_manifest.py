@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from shared.files import read_file
+from shared.files import create_file, open_own, read_file
 from shared.runlog.latency_log import LogError
 
 MANIFEST_NAME = "manifest.json"
@@ -26,7 +26,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     path, draft = folder / MANIFEST_NAME, folder / _DRAFT_NAME
     text = json.dumps(manifest, indent=2, sort_keys=False, default=str) + "\n"
     try:
-        with draft.open("r+b" if draft.exists() else "wb") as file:  # "wb" would release the reserved space.
+        with _reserved(draft) as file:
             file.write(text.encode())
             file.truncate()
         draft.replace(path)
@@ -40,8 +40,16 @@ def reserve_space(folder: Path) -> None:
     Without that manifest the run would look like one that was killed. Copy-on-write file systems (Btrfs, ZFS) do not
     keep the reservation.
     """
-    with suppress(OSError), (folder / _DRAFT_NAME).open("wb", buffering=0) as file:
+    with suppress(OSError), create_file(folder / _DRAFT_NAME) as file:
         file.write(b" " * _RESERVED_BYTES)
+
+
+def _reserved(draft: Path) -> BinaryIO:
+    """Opens the file without releasing the reserved space; a link or a FIFO in its place is removed."""
+    try:
+        return open_own(draft)
+    except OSError:
+        return create_file(draft)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

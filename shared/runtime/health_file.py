@@ -3,12 +3,14 @@
 Container health checks then need neither a broker connection nor a Python process.
 """
 
+import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from shared import clock
 from shared.errors import SkylaneError
+from shared.files import check_file, create_file
 
 UPDATE_INTERVAL_S = 2.0  # Time between two updates.
 _FRESH_FOR_S = 10.0  # The node of an older file is gone or hangs; docker-compose.yml uses the same value.
@@ -28,7 +30,9 @@ class HealthFile:
         self._touched_ns: int | None = None  # None: there is no file.
         if path is not None:
             try:
-                path.touch()
+                if path.exists():
+                    check_file(path)  # A device would be removed.
+                create_file(path).close()
                 path.unlink()
             except OSError as error:
                 raise SkylaneError(
@@ -45,7 +49,10 @@ class HealthFile:
         now_ns = clock.now_ns()
         if self._touched_ns is None or now_ns - self._touched_ns >= self._interval_ns:
             with suppress(OSError):  # The node goes on; the file ages, so the check fails.
-                self._path.touch()
+                try:
+                    os.utime(self._path, follow_symlinks=False)
+                except FileNotFoundError:
+                    create_file(self._path).close()
                 self._touched_ns = now_ns
 
     def remove(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from edge.sources.source import open_source
 from rosbag_tools.messages.ros_types import read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
+from shared.errors import SkylaneError
 from shared.imaging.frames import Frame
 from shared.imaging.geometry import Resize, plan, to_source
 from shared.imaging.labels import Labels, colourise
@@ -323,3 +324,27 @@ def test_a_sink_that_does_not_support_the_task_is_refused() -> None:
         check_sinks(("png", "npz"), card_of("segmentation"))
     with pytest.raises(SinkError, match="sink bag holds segmentation or detection, model tiny answers classification"):
         check_sinks(("bag",), card_of("classification"))
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_no_sink_writes_through_a_link(name: str, tmp_path: Path) -> None:
+    """An archive of a run can hold a link with the name of any file or folder of a sink."""
+    task = "tensors" if name == "npz" else "segmentation"
+
+    def write(folder: Path) -> None:
+        for sink in _open(folder, card_of(task), name):
+            with closing(sink):
+                sink.write(_result(task))
+
+    (tmp_path / "first").mkdir()
+    write(tmp_path / "first")
+    for number, written in enumerate(sorted((tmp_path / "first").rglob("*"))):
+        outside, run = tmp_path / f"outside-{number}", tmp_path / f"run-{number}"
+        link = run / written.relative_to(tmp_path / "first")
+        link.parent.mkdir(parents=True)
+        if written.is_dir():
+            outside.mkdir()
+        link.symlink_to(outside)  # Of a file, it leads to nothing.
+        with suppress(SkylaneError):
+            write(run)
+        assert not (list(outside.iterdir()) if written.is_dir() else outside.exists()), link

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from shared.errors import SkylaneError
-from shared.files import check_file, check_writable, open_file, read_file, resolved
+from shared.files import (
+    check_file,
+    check_writable,
+    create_file,
+    make_folder,
+    new_file,
+    open_file,
+    open_own,
+    read_file,
+    resolved,
+    write_file,
+)
 
 
 def _socket(path: Path) -> None:
@@ -76,3 +87,96 @@ def test_an_output_is_checked_before_the_work_and_keeps_its_content(tmp_path: Pa
         check_writable(tmp_path, "--out")
     with pytest.raises(SkylaneError, match="it is a device"):  # It would be replaced, for all programs.
         check_writable(Path("/dev/null"), "--out")
+
+
+_VICTIMS: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "hard-link": lambda path, victim: path.hardlink_to(victim),
+    "dead-link": lambda path, victim: path.symlink_to(victim.with_name("created")),
+    "circle": lambda path, _: path.symlink_to(path.name),
+    "FIFO": lambda path, _: os.mkfifo(path),
+    "socket": lambda path, _: _socket(path),
+}
+
+
+def _check_report(run: Path) -> None:
+    check_writable(run / "report.html", "--out")
+
+
+def _write_report(run: Path) -> None:
+    write_file(run / "report.html", "page")
+
+
+@pytest.mark.parametrize("kind", _VICTIMS)
+@pytest.mark.parametrize("name", ["report.html", "report.html.new"])
+def test_what_a_stranger_put_there_is_replaced_or_refused(
+    kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive of a run can hold it; a file outside of the folder must neither change nor appear, and nothing waits."""
+    monkeypatch.chdir(tmp_path)
+    run, victim = Path("run"), Path("victim")
+    run.mkdir()
+    victim.write_text("precious")
+    make = _VICTIMS[kind]
+    make(run / name, tmp_path / victim)
+    for write in (_check_report, _write_report):
+        if kind in ("FIFO", "socket") and name == "report.html":
+            with pytest.raises((OSError, SkylaneError), match=f"it is a {kind}: give a regular file"):
+                write(run)
+        else:
+            write(run)
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "victim"]
+    if kind not in ("FIFO", "socket") or name != "report.html":
+        assert (run / "report.html").read_text() == "page"
+        assert [path.name for path in run.iterdir()] == ["report.html"]
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", _VICTIMS)
+def test_a_file_that_is_changed_in_place_has_one_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock, a log that is repaired or a download that goes on must not be another file; nor may it be a FIFO."""
+    monkeypatch.chdir(tmp_path)
+    victim = Path("victim")
+    victim.write_text("precious")
+    _VICTIMS[kind](Path("own"), tmp_path / victim)
+    with pytest.raises(OSError, match="it is a link or no regular file: remove it"):
+        open_own(Path("own"))
+    create_file(Path("own")).close()
+    with open_own(Path("own")) as file:
+        file.write(b"mine")
+    assert victim.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "victim"}
+
+
+def test_below_a_run_no_folder_is_a_link(tmp_path: Path) -> None:
+    """The run itself may be a link of the user's; `masks` in it could lead to the masks of another run."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "real").mkdir()
+    run = tmp_path / "run"
+    run.symlink_to("real")
+    (run / "masks").symlink_to(tmp_path / "other")
+    for path in (run / "masks" / "0.png", run / "masks" / "camera" / "0.png"):
+        with pytest.raises(OSError, match="run/masks is a link to another place: remove it"):
+            write_file(path, b"", run)
+    assert list((tmp_path / "other").iterdir()) == []
+    write_file(run / "pictures" / "0.png", b"x", run)
+    make_folder(run, run)
+    assert (tmp_path / "real" / "pictures" / "0.png").read_bytes() == b"x"
+
+
+def test_a_failed_or_forbidden_write_keeps_what_was_there(tmp_path: Path) -> None:
+    """The browser would show half a page; a link such as /dev/stdout would be gone for all programs."""
+    page = tmp_path / "page"
+    page.write_text("old")
+    with pytest.raises(TypeError), new_file(page) as file:
+        file.writelines((b"half", None))  # type: ignore[arg-type]
+    assert page.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+    with pytest.raises(OSError, match="it is a device: give a regular file"):
+        write_file(Path("/dev/skylane-test"), b"")
+    if os.geteuid():
+        page.chmod(0o444)
+        with pytest.raises(PermissionError):
+            write_file(page, "new")

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import plotly.graph_objects as go
@@ -12,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from analysis.report.content import Chart
 from shared.errors import MissingExtraError, SkylaneError
+from shared.files import write_file
 
 _WIDTH: Final = 960
 _LETTER: Final = 7  # Pixels of a letter and of a line in the key of a chart.
@@ -63,8 +65,8 @@ def to_json(chart: Chart) -> str:
     return str(_figure(chart).to_json())
 
 
-def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
-    """Writes each chart as `<name>.svg` and `<name>.png` (twice the size) into an existing folder.
+def write_figures(charts: Iterable[Chart], folder: Path, root: Path | None = None) -> list[Path]:
+    """Writes each chart as `<name>.svg` and `<name>.png` (twice the size) into a folder; for `root`, see `new_file`.
 
     Raises:
         FiguresError: Chrome or Chromium is missing, or the files cannot be written.
@@ -75,10 +77,11 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
         from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError("drawing the charts", str(error.name), "figures") from error
+    drafts = TemporaryDirectory()
     specs = [
         {
             "fig": _figure(chart).to_dict(),
-            "path": folder / f"{chart.name}.{suffix}",
+            "path": Path(drafts.name, f"{chart.name}.{suffix}"),
             "opts": {"format": suffix, "width": _WIDTH, "height": chart.height, "scale": scale},
         }
         for chart in map(_with_key, charts)
@@ -86,8 +89,12 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
     ]
     browser = find_browser()
     options = {"mathjax": False} | ({"path": browser} if browser else {})
+    written = [folder / spec["path"].name for spec in specs]
     try:
-        kaleido.write_fig_from_object_sync(specs, kopts=options)
+        with drafts:
+            kaleido.write_fig_from_object_sync(specs, kopts=options)
+            for spec, path in zip(specs, written, strict=True):
+                write_file(path, spec["path"].read_bytes(), root)
     except ChromeNotFoundError as error:
         raise FiguresError(
             "writing the charts needs Chrome or Chromium, which was not found: run 'apt-get install chromium' or "
@@ -96,7 +103,7 @@ def write_figures(charts: Iterable[Chart], folder: Path) -> list[Path]:
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise FiguresError(f"the charts cannot be written into {folder}: {reason}") from error
-    return [spec["path"] for spec in specs]
+    return written
 
 
 def find_browser() -> str | None:

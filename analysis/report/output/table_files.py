@@ -11,6 +11,7 @@ from analysis.report.content import CellValue, ReportTable
 from analysis.report.output.number_format import text
 from analysis.statistics.description import IntervalEstimate
 from shared.errors import SkylaneError
+from shared.files import write_file
 from shared.sanitize import csv_text
 
 _LATEX: Final = str.maketrans({
@@ -28,19 +29,18 @@ class TablesError(SkylaneError):
     """The tables cannot be written."""
 
 
-def write_tables(tables: Iterable[ReportTable], folder: Path) -> list[Path]:
-    """Writes each table as `<name>.csv`, `<name>.md` and `<name>.tex`; creates the folder.
+def write_tables(tables: Iterable[ReportTable], folder: Path, root: Path | None = None) -> list[Path]:
+    """Writes each table as `<name>.csv`, `<name>.md` and `<name>.tex`; for `root`, see `new_file`.
 
     Raises:
         TablesError: The files cannot be written.
     """
     written = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for table in tables:
             for suffix, render in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
                 path = folder / f"{table.name}{suffix}"
-                path.write_text(render(table), encoding="utf-8", errors="backslashreplace")
+                write_file(path, render(table), root)
                 written.append(path)
     except OSError as error:
         raise TablesError(f"{folder} cannot be written: {error.strerror}: choose another --tables") from error

@@ -19,6 +19,7 @@ from modelling.training.scenes.scene_tasks import TASKS, SceneTask, SceneTrainin
 from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress
 from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
+from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
@@ -69,7 +70,7 @@ def train(
         build(RECIPES[task.reference], folder / "models", labels, source=source)
         metrics[f"validation of {task.reference}"] = _metrics(task, folder / "models", task.reference, validation)
     document = _document(recipe, replace(settings, steps=steps), minutes, metrics)
-    (folder / "training.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "training.json", json.dumps(document, indent=2) + "\n")
     return weights
 
 

@@ -22,6 +22,7 @@ from ops.batch.settings import BatchSettings
 from ops.batch.steps import BatchError
 from shared import registry
 from shared.errors import SkylaneError
+from shared.files import create_file
 
 _PIPELINE = {"ray": registry.Entry("ops.batch.executors.ray_pipeline:results", "ray")}
 _EXIT_TIMEOUT_S = 30.0  # Time for the end of a cluster that was started here.
@@ -146,7 +147,7 @@ def _drive(
     """The body of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent ends this process.
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    with log.open("wb", buffering=0) as output:
+    with create_file(log) as output:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())
     os.environ.update(_environment(settings, folder))

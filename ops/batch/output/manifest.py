@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from ops.batch.library import LibraryBag
 from shared.config import Section
-from shared.files import file_sha256
+from shared.files import file_sha256, read_file, write_file
 from shared.models.manifest import SHA256
 
 MANIFEST_NAME = "manifest.json"
@@ -39,7 +39,7 @@ class BagManifest(Section):
     def write(self, folder: Path) -> None:
         """Writes the file; the folder is still a staging folder, which makes it complete by renaming it."""
         text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
-        (folder / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+        write_file(folder / MANIFEST_NAME, text + "\n")
 
     def matches(self, bag: LibraryBag) -> bool:
         """Returns whether size and time of change are those of a bag, whatever its name."""
@@ -49,7 +49,7 @@ class BagManifest(Section):
 def read_manifest(folder: Path) -> BagManifest | None:
     """Returns the manifest of a folder of results; None if it is missing or invalid."""
     try:
-        return BagManifest.model_validate_json((folder / MANIFEST_NAME).read_bytes())
+        return BagManifest.model_validate_json(read_file(folder / MANIFEST_NAME))
     except (OSError, ValidationError):
         return None
 

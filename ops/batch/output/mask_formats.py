@@ -8,6 +8,7 @@ import numpy as np
 
 from ops.batch.frames import SegmentedFrame
 from rosbag_tools.writer import BagWriter
+from shared.files import write_file
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.mask_codecs import Mask
@@ -38,16 +39,11 @@ class _MaskFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: set[str] = set()
 
     def write(self, frame: SegmentedFrame) -> str:
         """See MaskTarget."""
-        inside = f"masks/{camera_name(frame.camera)}"
-        if inside not in self._made:
-            (self._folder / inside).mkdir(parents=True, exist_ok=True)
-            self._made.add(inside)
-        path = f"{inside}/{frame.index:06d}{self.suffix}"
-        (self._folder / path).write_bytes(frame.mask)
+        path = f"masks/{camera_name(frame.camera)}/{frame.index:06d}{self.suffix}"
+        write_file(self._folder / path, frame.mask, self._folder)
         return path
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from ops.batch.output.mask_formats import MASK_FORMATS, MaskTarget
 from ops.batch.output.table import BagTable
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError, unwritable_message
+from shared.files import make_folder, write_file
 from shared.messages.topics import camera_name
 
 
@@ -53,8 +54,7 @@ class ResultWriter:
             table.add(frame, masks.write(frame))
             if frame.picture:
                 path = self._folder / "pictures" / camera_name(frame.camera) / f"{frame.index:06d}.jpg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(frame.picture)
+                write_file(path, frame.picture, self._folder)
             self.frames += 1
         except (SkylaneError, OSError) as error:
             self._block(error)
@@ -87,7 +87,7 @@ class ResultWriter:
 
     def _open(self) -> tuple[MaskTarget, BagTable]:
         if self._files is None:
-            self._folder.mkdir(parents=True)
+            make_folder(self._folder, self._settings.out)
             labels = self._settings.card().labels.names
             masks = MASK_FORMATS[self._settings.masks](self._folder)
             self._files = masks, BagTable(self._folder / TABLE_NAME, labels)
@@ -111,7 +111,7 @@ class ResultWriter:
             outputs_sha256=outputs_sha256(self._folder),
         ).write(self._folder)
         place = results_folder(self._settings.out, self._bag.name)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent, self._settings.out)
         if place.exists():  # Of another model or other settings: a folder cannot replace one that is not empty.
             place.replace(self._folder.with_suffix(".old"))
             shutil.rmtree(self._folder.with_suffix(".old"))

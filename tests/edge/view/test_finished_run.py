@@ -178,7 +178,7 @@ def test_a_picture_in_place_of_a_mask_is_named(finished: Path) -> None:
     with Command("view", finished) as command:
         code, _ = command.wait()
     assert code == 1
-    assert "000002.png is no mask" in " ".join(command.log_lines)
+    assert "000002.png: is not a mask" in " ".join(command.log_lines)
 
 
 def test_images_without_masks_are_shown(finished: Path, tmp_path: Path) -> None:

@@ -221,6 +221,18 @@ def test_a_folder_with_other_files_is_rejected(plan: StudyPlan, tmp_path: Path) 
         StudyFolder(tmp_path / "mine").resumed_seed(plan, None)
 
 
+def test_cells_that_lead_elsewhere_are_not_emptied(plan: StudyPlan, tmp_path: Path) -> None:
+    """The study may come from somebody else, and its old runs are removed before new ones."""
+    run = StudyFolder(tmp_path / "study").run_folder(cells(plan)[0], 0)
+    other = tmp_path / "other" / run.parent.name / "0"
+    other.mkdir(parents=True)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "cells").symlink_to(tmp_path / "other")
+    with pytest.raises(StudyError, match="study/cells is a link to another place: remove it"):
+        StudyFolder(tmp_path / "study").empty_run_folder(cells(plan)[0], 0)
+    assert other.is_dir()
+
+
 def test_an_unreadable_result_is_named(plan: StudyPlan, tmp_path: Path) -> None:
     """A faulty disk can truncate the file; the user can remove it to repeat the run."""
     runner = _runner(plan, tmp_path / "study")

@@ -1,4 +1,8 @@
+import os
+import struct
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -6,7 +10,15 @@ import numpy as np
 import pytest
 
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits
-from shared.imaging.image_files import ImageFileError, decode_picture, read_image_file, stamp_untrained, write_png
+from shared.imaging.image_files import (
+    ImageFileError,
+    decode_picture,
+    decode_unchanged,
+    read_image_file,
+    read_mask,
+    stamp_untrained,
+    write_png,
+)
 
 
 def test_png_round_trips_with_its_colour_order(tmp_path: Path) -> None:
@@ -89,3 +101,39 @@ def test_a_picture_of_the_same_grey_is_not_damaged(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "shared.imaging.video_decoder", raising=False)
     monkeypatch.setitem(sys.modules, "av", None)
     np.testing.assert_array_equal(decode_picture(jpeg(image)), image)
+
+
+def _declared(height: int, width: int) -> bytes:
+    """Returns a PNG whose header declares a size that its data do not have."""
+    png = bytearray(cv2.imencode(".png", np.zeros((4, 4), np.uint8))[1].tobytes())
+    png[16:24] = struct.pack(">II", width, height)
+    png[29:33] = struct.pack(">I", zlib.crc32(png[12:29]))
+    return bytes(png)
+
+
+@pytest.mark.parametrize("decode", [decode_unchanged, decode_picture])
+def test_a_header_that_declares_too_much_is_refused_by_its_size(decode: Callable[[bytes], object]) -> None:
+    """OpenCV raises an error of its own, and names no size."""
+    with pytest.raises(ImageCodecError, match="image is 60000×50000, more than 67108864 pixels"):
+        decode(_declared(60_000, 50_000))
+
+
+def test_a_stored_mask_is_read_and_what_is_none_is_named(tmp_path: Path) -> None:
+    """The folder of a run may come from somebody else."""
+    mask, path = np.arange(12, dtype=np.uint8).reshape(3, 4), tmp_path / "0.png"
+    write_png(path, mask)
+    np.testing.assert_array_equal(read_mask(path), mask)
+    for data, problem in (
+        (_declared(65_000, 65_000), "image is 65000×65000"),
+        (b"", "PNG"),
+        (cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes(), "is not a mask of class ids"),
+        (cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1].tobytes(), "is not a mask of class ids"),
+        (cv2.imencode(".png", np.zeros((40, 40), np.uint8))[1].tobytes()[:50], "damaged"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(ImageFileError, match=rf"0\.png: .*{problem}"):
+            read_mask(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ImageFileError, match="it is a FIFO"):
+        read_mask(path)

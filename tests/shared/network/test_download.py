@@ -1,6 +1,9 @@
 """Downloads from a real server of this machine, which answers as good, bad and broken servers do."""
 
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -200,3 +203,74 @@ def test_without_a_server_one_sentence_says_so(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match=r"cannot download http://127\.0\.0\.1:1/file: Connection refused"):
         RemoteFile("http://127.0.0.1:1/file", LIMIT).fetch(tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
+
+
+_OK = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
+_ENDLESS = {
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "trailers": (_CHUNKED + b"4\r\nTFL3\r\n0\r\n", b"X-A: b\r\n" * 1000),
+    "extensions of chunks": (_CHUNKED, b"1;" + b"x" * 4000 + b"\r\nx\r\n"),
+}
+
+
+@contextmanager
+def _sending(head: bytes, piece: bytes, pause_s: float = 0.0) -> Iterator[str]:
+    """Serves an answer that never ends."""
+
+    def answer() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(head)
+                while not ended.wait(pause_s):
+                    connection.sendall(piece)
+
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/m.tflite"
+        finally:
+            ended.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("name", _ENDLESS)
+def test_an_answer_that_brings_no_file_ends(name: str, tmp_path: Path) -> None:
+    """Each wait for bytes is short, and the whole would take for ever."""
+    with (
+        _sending(*_ENDLESS[name]) as url,
+        pytest.raises(DownloadError, match=r"the server sent [0-9]+ bytes, of which .* of the file: try again"),
+    ):
+        RemoteFile(url, LIMIT).fetch(tmp_path / "m.tflite")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("head", [_OK + b"Content-Length: 200004\r\n\r\n" + b"x" * 600, _OK + b"X: ", b""])
+def test_a_download_that_is_too_slow_ends_with_its_rate(head: bytes, tmp_path: Path) -> None:
+    """A byte a second, in the file or in a header, would take days."""
+    with (
+        _sending(head, b"x", 0.01) as url,
+        pytest.raises(DownloadError, match=r"[0-9]+ bytes of it a second came, fewer than 4096: try again"),
+    ):
+        RemoteFile(url, LIMIT, rate_over_s=0.2).fetch(tmp_path / "m.tflite")
+
+
+def test_a_download_has_a_total_time_and_goes_on_from_there(server: str, tmp_path: Path) -> None:
+    """With a known hash, the part stays for the next call."""
+    target = tmp_path / "m.tflite"
+    with (
+        _sending(_OK + b"\r\n", DATA[:1000], 0.01) as url,
+        pytest.raises(
+            DownloadError, match=r"longer than 0\.3 s; [0-9]+ bytes are there: try again, which goes on from there"
+        ),
+    ):
+        RemoteFile(url, LIMIT, None, SHA256, longest_s=0.3).fetch(target)
+    assert RemoteFile(f"{server}/file", LIMIT, None, SHA256).fetch(target) == SHA256
