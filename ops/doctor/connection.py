@@ -190,6 +190,8 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
     cause, remedy = str(error).rpartition(": ")[0] or str(error), f"skylane broker --port {address.port}"
     if "sent no reply" in cause:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
+    elif "which Skylane requires" in cause:
+        remedy = "sed -ri '/^(retain_available|max_qos|max_packet_size) /d' mosquitto.conf"
     elif "speaks TLS" in cause:
         remedy = f"export SKYLANE_BROKER={replace(address, tls=True)}"
     elif "certificate" in cause:

@@ -13,11 +13,12 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from ops.fleet.fleet import SILENT_AFTER_S, FleetMonitor
+from ops.fleet.fleet import FleetMonitor
 from ops.fleet.tables import fleet_tables
 from shared import clock
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, topic_name
+from shared.health import SILENT_AFTER_S
 from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 from shared.network.address import Address
 from shared.network.tls import certificate_expiries, server_certificate_expiry

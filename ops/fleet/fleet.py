@@ -12,6 +12,7 @@ from typing import Any
 
 from shared import clock
 from shared.compression import Buffer
+from shared.health import SILENT_AFTER_S
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_metrics import (
@@ -28,7 +29,6 @@ from shared.runlog.latency_log import WITH_RESULT
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
-SILENT_AFTER_S = 5.0  # Two reports missing.
 LEFT = [
     NodeState.OFFLINE.value
 ]  # The problems of a worker that left; they stand last, as the broker never forgets its name.
