@@ -193,7 +193,7 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
         return
     again = node.by_authority(f"--broker {address.host} --again")
     own = Path(certificates.certificate) if certificates and certificates.certificate else None
-    is_ahead = own is not None and _accepts_expired(own, address, certificates, node.timeout_s)
+    is_ahead = own is not None and _accepts_expired(own, address, certificates)
     try:
         expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
         yield _expiry("TLS", "the broker's certificate", expires_s, again)
@@ -226,12 +226,12 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
             yield replace(check, severity=WARNING) if check.severity is ERROR else check  # The broker has its own copy.
 
 
-def _accepts_expired(own: Path, address: Address, certificates: Certificates | None, timeout_s: float) -> bool:
+def _accepts_expired(own: Path, address: Address, certificates: Certificates | None) -> bool:
     """Returns whether the broker accepts a certificate that has expired by the clock of this machine."""
     with suppress(SkylaneError):
         expires_s = min((each.timestamp() for each in certificate_expiries(own)), default=math.inf)
         if certificates is not None and expires_s < clock.now_ns() / 1e9:
-            return accepts_certificate(address, certificates, timeout_s)
+            return accepts_certificate(address, certificates, TIMEOUT_S)
     return False
 
 
