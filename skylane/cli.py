@@ -95,8 +95,8 @@ class _AsciiStream(io.TextIOWrapper):
 def _replacing(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     """Returns a standard stream that replaces the characters that its encoding lacks, instead of failing."""
     if codecs.lookup(stream.encoding).name == "ascii":
-        how = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-        return _AsciiStream(stream.detach(), "latin-1", **how)
+        line_buffering, write_through = stream.line_buffering, stream.write_through
+        return _AsciiStream(stream.detach(), "latin-1", line_buffering=line_buffering, write_through=write_through)
     if not stream.encoding.lower().startswith("utf"):
         stream.reconfigure(errors="replace")
     elif stream.errors == "strict":  # Only bytes of file names that are not UTF-8 are left.
