@@ -183,7 +183,7 @@ def info(path: Path, *, as_json: bool) -> None:
     """Show what BAG contains: topics, types, encodings, resolutions, rates, gaps, duration."""
     report = inspect(path)
     if as_json:
-        click.echo(json.dumps(asdict(report), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(asdict(report), indent=2))
     else:
         _show(report)
 

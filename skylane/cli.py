@@ -1,6 +1,8 @@
 """The command `skylane`, whose subcommands are imported only when they are called."""
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -64,6 +66,10 @@ with_switch(skylane)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; an error that the user can fix is reported in one line, with exit code 1."""
+    for name in ("stdout", "stderr"):
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, replacing := _replacing(stream))
+            setattr(sys, f"__{name}__", replacing)
     try:
         _run(arguments)
     except SystemExit as ended:
@@ -71,6 +77,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         end_process_if_threads_hang(ended.code if isinstance(ended.code, int) else 1)
         raise
+
+
+class _AsciiStream(io.TextIOWrapper):
+    """A stream of ASCII that does not call itself so: on one that does, click prints UTF-8."""
+
+    def write(self, text: str) -> int:
+        """Writes a text; replaces the characters that are not ASCII."""
+        return super().write(text.encode("ascii", "replace").decode("ascii"))
+
+
+def _replacing(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Returns a standard stream that replaces the characters that its encoding lacks, instead of failing."""
+    if codecs.lookup(stream.encoding).name == "ascii":
+        line_buffering, write_through = stream.line_buffering, stream.write_through
+        return _AsciiStream(stream.detach(), "latin-1", line_buffering=line_buffering, write_through=write_through)
+    if not stream.encoding.lower().startswith("utf"):
+        stream.reconfigure(errors="replace")
+    elif stream.errors == "strict":  # Only bytes of file names that are not UTF-8 are left.
+        stream.reconfigure(errors="backslashreplace")
+    return stream
 
 
 def _run(arguments: Sequence[str] | None) -> None:
@@ -102,6 +128,9 @@ def _message(error: Exception) -> str | None:
         return printable_lines(str(error))
     if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}; choose a writable folder with free disk space"
+    if isinstance(error, UnicodeEncodeError):  # Of a path; what is printed is replaced.
+        text = printable_lines(error.object[:100])
+        return f"this system's encoding, {error.encoding}, lacks a character of {text!r}: set LC_ALL=C.UTF-8"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "the output cannot be written: No space left on device; make room, or choose another disk"
     return None

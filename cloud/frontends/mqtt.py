@@ -107,7 +107,8 @@ class MqttFrontend(Frontend):
         """
         capacity = self._submission.admission.max_frames
         payload = pack_status(NodeStatus(NodeState.ONLINE, self._node.session, capacity, tuple(cards)))
-        problem = f"{len(payload)} bytes" if len(payload) > self._bus.max_payload_bytes - _RESERVED_BYTES else ""
+        is_too_large = len(payload) > self._bus.max_payload_bytes - _RESERVED_BYTES
+        problem = f"{len(payload)} bytes, {self._bus.payload_limit_reason}" if is_too_large else ""
         try:
             unpack_status(payload)
         except MessageError as error:

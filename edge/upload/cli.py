@@ -127,7 +127,7 @@ def _write(outcome: UploadOutcome, number: int, lines: IO[str] | None, output: P
     """
     if lines is not None:
         with _write_errors("--json", lines.name, lines.close):
-            lines.write(json.dumps(_line(outcome), ensure_ascii=False) + "\n")
+            lines.write(json.dumps(_line(outcome)) + "\n")
             lines.flush()
     if output is not None and outcome.result is not None and outcome.result.annotated is not None:
         with _write_errors("--output", output):

@@ -26,7 +26,7 @@ from shared.files import read_file, write_file
 from shared.messages.topics import ROLES, validate_name
 
 AUTHORITY_DAYS = 3650
-CRL_DAYS = 90  # A broker whose revocation list is older refuses every client.
+CRL_DAYS = 365  # A broker whose revocation list has expired refuses every client.
 BROKER = "server"  # Stem of the broker's file names.
 _SKEW = timedelta(hours=1)  # Certificates are valid from an hour ago, for nodes whose clock is behind.
 _RESERVED = {"ca", "crl", BROKER}
@@ -67,11 +67,11 @@ class IssuedCertificate:
 class CertificateAuthority:
     """The authority in a folder, which is created if it does not exist."""
 
-    def __init__(self, folder: Path, *, now: datetime | None = None) -> None:
-        """Opens or creates the authority. `now` replaces the current time in tests of expired certificates.
+    def __init__(self, folder: Path, *, now: datetime | None = None, creates: bool = True) -> None:
+        """Opens the authority, or `creates` it. `now` replaces the current time in tests of expired certificates.
 
         Raises:
-            AuthorityError: the folder cannot be written, or its authority has expired or is damaged.
+            AuthorityError: the folder cannot be written or has no authority, or that has expired or is damaged.
         """
         self.folder = folder
         self._now = (now or datetime.fromtimestamp(clock.now_ns() / 1e9, UTC)).replace(microsecond=0)
@@ -81,6 +81,8 @@ class CertificateAuthority:
         self.crl_file = folder / "crl.pem"
         self._private_crl = self._private / "crl.pem"
         self.is_new = not (self.key_file.exists() or self.certificate_file.exists())
+        if not (creates if self.is_new else self._private.exists()):
+            raise AuthorityError(f"{folder} holds no authority: give the folder that has authority/ca.key")
         if self.is_new:
             self._create()
         self._key, self._certificate = _pair(self.certificate_file, self.key_file, "restore both files")
@@ -90,7 +92,7 @@ class CertificateAuthority:
                 "create a new one in another folder, and give its ca.crt to every node"
             )
         if self.is_new:
-            self._write_crl(())
+            self._write_crl((), self._now + timedelta(days=CRL_DAYS))
         elif not self.crl_file.exists():  # A new, empty list would accept revoked certificates.
             _write(self.crl_file, _pem(self._read_crl()), _PUBLIC)
 
@@ -136,13 +138,14 @@ class CertificateAuthority:
         identity = x509.UniformResourceIdentifier(_identity(role, name))
         return self._sign(name, role, [identity], ExtendedKeyUsageOID.CLIENT_AUTH, days)
 
-    def renew_crl(self, days: int) -> datetime:
-        """Signs the revocation list again and returns when it expires.
+    def renew_crl(self, days: int | None = None) -> datetime:
+        """Signs the revocation list again and returns when it expires: after `days`; None: never earlier than before.
 
         Raises:
             AuthorityError: the existing list is damaged.
         """
-        return self._write_crl(self._read_crl(), days)
+        crl = self._read_crl()
+        return self._write_crl(crl, self._lasting(crl) if days is None else self._now + timedelta(days=days))
 
     def revoke(self, name: str) -> int:
         """Revokes all unexpired certificates of a name and returns their number, with those revoked before.
@@ -161,10 +164,11 @@ class CertificateAuthority:
                 f"this authority has issued no certificate to a node called {name!r}: it issued them to {holders}"
             )
         valid = [each.serial_number for each in issued if each.not_valid_after_utc > self._now]
-        revoked = tuple(self._read_crl())
+        crl = self._read_crl()
+        revoked = tuple(crl)
         new = set(valid) - {each.serial_number for each in revoked}
         builder = x509.RevokedCertificateBuilder().revocation_date(self._now)
-        self._write_crl([*revoked, *(builder.serial_number(serial).build() for serial in new)])
+        self._write_crl([*revoked, *(builder.serial_number(serial).build() for serial in new)], self._lasting(crl))
         for path in self._files(name):
             path.unlink(missing_ok=True)
         return len(valid)
@@ -239,6 +243,8 @@ class CertificateAuthority:
                 return None
             raise
         if role is not Role.BROKER and _identity(role, name) not in _uris(certificate):
+            if again and not any(uri.endswith(f"/{name}") for uri in _uris(certificate)):
+                return None  # It is a copy under a wrong name.
             holder = ", ".join(_uris(certificate)) or "another node"
             raise AuthorityError(f"{file} is the certificate of {holder}: choose another name for the {role.value}")
         if again:
@@ -259,8 +265,12 @@ class CertificateAuthority:
     def _files(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
-    def _write_crl(self, certificates: Iterable[x509.RevokedCertificate], days: int = CRL_DAYS) -> datetime:
-        expires = min(self._now + timedelta(days=days), self.expires)
+    def _lasting(self, crl: x509.CertificateRevocationList) -> datetime:
+        """Returns when the successor of a list expires: it is valid for `CRL_DAYS`, or for longer if the list is."""
+        return max(self._now + timedelta(days=CRL_DAYS), crl.next_update_utc or self._now)
+
+    def _write_crl(self, certificates: Iterable[x509.RevokedCertificate], expires: datetime) -> datetime:
+        expires = min(expires, self.expires)
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._certificate.subject)

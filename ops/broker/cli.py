@@ -135,13 +135,17 @@ def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager
     "--operator", "operators", multiple=True, type=topic_name("operator"), help="Name of an operator (repeatable)."
 )
 @click.option("--viewer", "viewers", multiple=True, type=topic_name("viewer"), help="Name of a viewer (repeatable).")
-@click.option("--days", type=WholeRange(1, 825), default=_DAYS, show_default=True, help="Validity in days.")
+@click.option(
+    "--days", type=WholeRange(1, 825), default=_DAYS, show_default=True, help="Validity of the certificates in days."
+)
 @click.option("--again", is_flag=True, help="Issue the named certificates again, with new keys, even if they exist.")
 @click.option(
     "--revoke", "revoked", multiple=True, metavar="NAME", help="Name whose certificates to revoke (repeatable)."
 )
-@click.option("--renew-list", is_flag=True, help="Only renew the revocation list, for --days.")
+@click.option("--renew-list", is_flag=True, help="Only renew the revocation list, for a year, or as --days says.")
+@click.pass_context
 def certs(
+    context: click.Context,
     *,
     folder: Path,
     hosts: tuple[str, ...],
@@ -157,24 +161,26 @@ def certs(
     """Issue certificates with the authority in FOLDER, which is created if it does not exist.
 
     Valid certificates are kept. Give each node only ca.crt and its own two files. The revocation list, crl.pem, is
-    renewed by every call: give it to the broker before it expires.
+    renewed by every call, for a year, never for less than before: give it to the broker before it expires.
     """
     try:
         from ops.broker.certificate_authority import CertificateAuthority, Role  # noqa: PLC0415 (needs an extra)
     except ModuleNotFoundError as error:
         raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
-    if not (hosts or vehicles or workers or operators or viewers or revoked or renew_list):
+    is_named = bool(hosts or vehicles or workers or operators or viewers or revoked)
+    if not (is_named or renew_list):
         raise click.UsageError(
             "no certificate was requested: give --broker, --vehicle, --worker, --operator or --viewer, or --renew-list"
         )
-    authority = CertificateAuthority(folder)
+    authority = CertificateAuthority(folder, creates=bool(hosts) or not (again or revoked or renew_list))
     for name in revoked:
         count = authority.revoke(name)
         click.echo(f"{name}: certificates revoked: {count}; reload the broker to refuse them")
     nodes = {Role.VEHICLE: vehicles, Role.WORKER: workers, Role.OPERATOR: operators, Role.VIEWER: viewers}
     issued = [authority.broker(hosts, days, again=again)] if hosts else []
     issued += [authority.node(role, name, days, again=again) for role, names in nodes.items() for name in names]
-    crl_expires = authority.renew_crl(days)
+    is_default = context.get_parameter_source("days") is click.core.ParameterSource.DEFAULT
+    crl_expires = authority.renew_crl(None if is_named or is_default else days)
     console = Console(soft_wrap=True)
     if issued:
         table = Table("holder", "certificate and key", "expires", "", title=f"In {folder}")

@@ -38,8 +38,13 @@ from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
 from shared.network.tls import (
+    EXPIRED,
+    NOT_YET_VALID,
+    SOON_DAYS,
     CertificateError,
+    accepts_certificate,
     certificate_expiries,
+    certificate_holder,
     describe_tls_error,
     server_certificate_expiry,
 )
@@ -50,7 +55,6 @@ TIMEOUT_S = 1.5  # For a connection, and for a login, unless the configuration n
 _REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply to an expired frame.
 _FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
 _FRAME_SHAPE = (720, 1280, 3)
-_SOON_DAYS = 14
 _LARGE_OFFSET_S = 1.0
 _MAX_TOPICS = 1024
 _SHOWN = 8  # Workers.
@@ -75,10 +79,37 @@ class Node:
         return self.config.certs or Path("certs")
 
     @property
+    def role(self) -> str:
+        """Its role, as in its certificate."""
+        return "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
+
+    @property
+    def authority_folder(self) -> Path | None:
+        """The folder of the deployment's authority; None if it is on another machine."""
+        given = [self.config.certs, *(file and file.parent for file in (self.config.tls_ca, self.config.tls_cert))]
+        return next((folder for folder in given if folder and (folder / "authority" / "ca.key").is_file()), None)
+
+    def by_authority(self, options: str) -> str:
+        """Returns a command of the authority: run there, as anywhere else it would make a new authority."""
+        folder = self.authority_folder
+        return (
+            f"skylane broker certs {folder} {options}" if folder else f"ssh HOST skylane broker certs CERTS {options}"
+        )
+
+    @property
     def renewal(self) -> str:
-        """The command that issues its certificate again."""
-        role = "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
-        return f"skylane broker certs {self.certs} --{role} {self.name} --again"
+        """The command that issues its certificate again, and puts it in its place."""
+        folder, config = self.authority_folder, self.config
+        steps = [self.by_authority(f"--{self.role} {self.name} --again")]
+        source = folder or "HOST:CERTS"
+        given = {"crt": config.tls_cert, "key": config.tls_key}
+        for suffix, file in given.items():
+            target = file or (config.certs or folder or Path("certs")) / f"{self.name}.{suffix}"
+            if folder is None or target.absolute() != (folder / f"{self.name}.{suffix}").absolute():
+                steps.append(f"{'cp' if folder else 'scp'} {source}/{self.name}.{suffix} {target}")
+        if config.certs is None and config.tls_cert is None:
+            steps.append(f"export SKYLANE_CERTS={folder or 'certs'}")
+        return " && ".join(steps)
 
     @property
     def authority(self) -> Path:
@@ -130,13 +161,14 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
         yield _refused_login(node, address, error)
         return
     with bus:
-        yield Check("login", OK, f"accepted as {address.username or node.name}")
+        conversation = _Conversation(node, bus)
+        yield Check("login", OK, f"accepted as {address.username or conversation.holder or node.name}")
         if bus.supports_shared_subscriptions:
             yield Check("MQTT version", OK, "5")
         else:
             cause = "the broker knows 3.1.1 only: one worker for each model, and no reasons for refused messages"
             yield Check("MQTT version", WARNING, cause, f"skylane broker --kind mosquitto --port {address.port}")
-        yield from _Conversation(node, bus).checks(with_frame=with_frame)
+        yield from conversation.checks(with_frame=with_frame)
 
 
 def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Check]:
@@ -151,19 +183,25 @@ def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Che
         yield Check("broker", OK, f"{address} accepts connections")
 
 
-_MENDED_BY_RENEWAL = {9, 10, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
+_SET_CLOCK = "sudo timedatectl set-ntp true"
+_MENDED_BY_RENEWAL = {EXPIRED, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
 
 
 def _handshake(node: Node, address: Address, certificates: Certificates | None) -> Iterator[Check]:
     """Checks the broker's certificate (chain, name and expiry), and the expiry of the node's own."""
     if not address.tls:
         return
-    again = f"skylane broker certs {node.certs} --broker {address.host} --again"
+    again = node.by_authority(f"--broker {address.host} --again")
+    own = Path(certificates.certificate) if certificates and certificates.certificate else None
+    is_ahead = own is not None and _accepts_expired(own, address, certificates)
     try:
         expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
         yield _expiry("TLS", "the broker's certificate", expires_s, again)
     except ssl.SSLCertVerificationError as error:
         cause = str(describe_tls_error(error, address, certificates)).rpartition(": ")[0]
+        if error.verify_code == NOT_YET_VALID or (error.verify_code == EXPIRED and is_ahead):
+            yield Check("TLS", ERROR, f"{cause}: that clock is wrong", _SET_CLOCK)
+            return
         is_renewed = error.verify_code in _MENDED_BY_RENEWAL
         yield Check("TLS", ERROR, cause, again if is_renewed else node.fetch_authority(address))
     except OSError as error:
@@ -171,17 +209,37 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
         yield Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
     except SkylaneError as error:
         yield Check("TLS", ERROR, str(error), node.mended(error, address))
-    if certificates is not None and certificates.certificate is not None:
+    if own is not None:
         with suppress(SkylaneError):  # The library is missing; the broker checks it at the login.
-            for expires in certificate_expiries(Path(certificates.certificate)):
-                yield _expiry("own certificate", certificates.certificate, expires.timestamp(), node.renewal)
+            for expires in certificate_expiries(own):
+                check = _expiry("own certificate", str(own), expires.timestamp(), node.renewal)
+                if is_ahead and check.severity is ERROR:
+                    cause = (
+                        f"{check.finding} by the clock of this machine, but the broker accepts it: that clock is wrong"
+                    )
+                    check = replace(check, finding=cause, remedy=_SET_CLOCK)
+                yield check
+    with suppress(SkylaneError):
+        lists = node.certs / "crl.pem"
+        for expires in certificate_expiries(lists, is_revocation_list=True):
+            check = _expiry("revocation list", str(lists), expires.timestamp(), node.by_authority("--renew-list"))
+            yield replace(check, severity=WARNING) if check.severity is ERROR else check  # The broker has its own copy.
+
+
+def _accepts_expired(own: Path, address: Address, certificates: Certificates | None) -> bool:
+    """Returns whether the broker accepts a certificate that has expired by the clock of this machine."""
+    with suppress(SkylaneError):
+        expires_s = min((each.timestamp() for each in certificate_expiries(own)), default=math.inf)
+        if certificates is not None and expires_s < clock.now_ns() / 1e9:
+            return accepts_certificate(address, certificates, TIMEOUT_S)
+    return False
 
 
 def _expiry(name: str, what: str, expires_s: float, remedy: str) -> Check:
     days = int((expires_s - clock.now_ns() / 1e9) // 86_400)
     if days < 0:
         return Check(name, ERROR, f"{what} expired {-days} days ago", remedy)
-    if days < _SOON_DAYS:
+    if days < SOON_DAYS:
         return Check(name, WARNING, f"{what} expires in {days} days", remedy)
     return Check(name, OK, f"{what} is valid for {days} days")
 
@@ -190,8 +248,13 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
     cause, remedy = str(error).rpartition(": ")[0] or str(error), f"skylane broker --port {address.port}"
     if "sent no reply" in cause:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
+    elif "which Skylane requires" in cause:
+        remedy = "sed -ri '/^(retain_available|max_qos|max_packet_size) /d' mosquitto.conf"
     elif "speaks TLS" in cause:
         remedy = f"export SKYLANE_BROKER={replace(address, tls=True)}"
+    elif "it has expired" in cause and not _has_expired(node):
+        cause += ", by the broker's clock: the certificate is valid here, so the broker's revocation list has expired"
+        remedy = node.by_authority("--renew-list")
     elif "certificate" in cause:
         remedy = node.renewal
     elif "refuses" in cause and address.username:
@@ -201,14 +264,28 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
     return Check("login", ERROR, cause, remedy)
 
 
+def _has_expired(node: Node) -> bool:
+    """Returns whether the node's certificate has expired by the clock of this machine."""
+    certificates = node.config.connection.certificates(node.name)
+    expiries = certificate_expiries(Path(certificates.certificate)) if certificates and certificates.certificate else []
+    return any(expires.timestamp() < clock.now_ns() / 1e9 for expires in expiries)
+
+
 class _Conversation:
     """Exchanges messages with the broker and the workers as the node could, without announcing it."""
 
     def __init__(self, node: Node, bus: MqttBus) -> None:
+        self._node = node
         self._config = node.config
         self._name = node.name
         self._bus = bus
         self._session = uuid.uuid4().hex[:12]
+        self.holder = ""  # Of the certificate.
+        with suppress(SkylaneError):
+            certificates = node.config.connection.certificates(node.name)
+            if certificates and certificates.certificate:
+                self.holder = certificate_holder(Path(certificates.certificate))
+        self._unreadable = ""  # The worker whose status cannot be read, and why.
         self._latest: dict[str, tuple[Any, int]] = {}  # The latest message of each topic, and its arrival.
 
     def checks(self, *, with_frame: bool) -> Iterator[Check]:
@@ -245,7 +322,10 @@ class _Conversation:
     def _rights_of_worker(self) -> Iterator[Check]:
         """Checks a worker's rights by the status of a worker that does not exist, and by a result for nobody."""
         canary = topics.WORKER_STATUS.of(worker=f"{_NAME}-{self._session}")
-        yield self._right("announce itself", canary, pack_status(NodeStatus(NodeState.OFFLINE, self._session)))
+        may_announce = self._right("announce itself", canary, pack_status(NodeStatus(NodeState.OFFLINE, self._session)))
+        yield may_announce
+        if may_announce.severity is ERROR:
+            return
         masks = topics.MASKS.of(vehicle=_NAME, camera=_NAME)
         may_reply = self._right("send results", masks, b"")
         yield may_reply
@@ -265,8 +345,16 @@ class _Conversation:
         return Check(f"right to {what}", OK, shown)
 
     def _denied(self, what: str, problem: str) -> Check:
+        node, name = self._node, f"right to {what}"
+        if self.holder and self.holder not in (node.name, node.role, f"{node.role} {node.name}"):
+            held = self.holder.split()
+            cause = f"the certificate is that of {self.holder}, not of {node.role} {node.name}: {problem}"
+            if held[0] == node.role == "vehicle":
+                return Check(name, ERROR, cause, f"skylane edge play SOURCE --vehicle {held[-1]}")
+            free = f"{node.role}-{node.name}" if held[-1] == node.name else node.name
+            return Check(name, ERROR, cause, node.by_authority(f"--{node.role} {free}"))
         cause = f"the broker's access list forbids {self._name} {problem}"
-        return Check(f"right to {what}", ERROR, cause, "skylane broker --secured CERTS_FOLDER")
+        return Check(name, ERROR, cause, "skylane broker --secured CERTS_FOLDER")
 
     def _packet(self, topic: str, card: ModelCard | None) -> Check:
         """Compares the broker's limit with a raw frame: as it is announced, and by a message that nobody gets."""
@@ -292,6 +380,9 @@ class _Conversation:
         config, online = self._config, self._online()
         if not online:
             severity = ERROR if isinstance(config, EdgeConfig) else WARNING
+            if self._unreadable:
+                cause = f"a worker announces itself in a form of another release, {self._unreadable}"
+                return Check("workers", severity, cause, "pip install --upgrade skylane")
             return Check("workers", severity, "no worker is online", f"skylane cloud serve --broker {config.broker}")
         if isinstance(config, EdgeConfig) and card is None:
             served = sorted({each.name for status in online.values() for each in status.cards})
@@ -355,8 +446,12 @@ class _Conversation:
 
     def _listen(self, topic_filter: str, unpack: Callable[[Any], Any]) -> None:
         def received(delivery: Delivery) -> None:
-            with suppress(MessageError):
+            try:
                 message = unpack(delivery.payload)
+            except MessageError as error:
+                if names := topics.WORKER_STATUS.names_in(delivery.topic):
+                    self._unreadable = f"{names['worker']}: {error}"
+            else:
                 if delivery.topic in self._latest or len(self._latest) < _MAX_TOPICS:
                     self._latest[delivery.topic] = message, delivery.received_ns
 

@@ -180,7 +180,9 @@ def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
         return
     ports = {name: Endpoint.parse(address, listens=True).port for name, address in config.addresses.items()}
     holders = {name: holder for name, port in ports.items() if (holder := _listener_at(port))}
-    own = [each["pid"] for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
+    workers = [each for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
+    names = {each["pid"]: _worker_of(each["cmdline"]) for each in workers}
+    own = [pid for pid, name in names.items() if None in (config.worker, name) or name == config.worker]
     if own or not ports:
         shown = f"a worker listens there (process {own[0]})" if own else "no gateway is configured"
         yield Check("ports", OK, shown)
@@ -194,6 +196,8 @@ def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             if cause.startswith(f"--{name}:") and "is in use" in cause:
                 holder = holders.get(name)
                 by = f"{holder['name']} (process {holder['pid']}) listens there" if holder else "it is in use"
+                if holder and (other := names.get(holder["pid"])):
+                    by = f"worker {other} (process {holder['pid']}) listens there"
                 cause, remedy = f"{cause.partition(': the port is in use')[0]}: {by}", f"ss -ltnp sport = :{port}"
         yield Check("ports", ERROR, cause, remedy)
     else:
@@ -221,6 +225,12 @@ def _ports_of_vehicle(config: EdgeConfig) -> Iterator[Check]:
             yield Check("view", ERROR, cause, "skylane edge play SOURCE --view-tls-cert FILE --view-tls-key FILE")
         else:
             yield Check("view", OK, f"{config.view_tls_cert} fits its key")
+
+
+def _worker_of(command: Sequence[str]) -> str | None:
+    """Returns the name that the command line of a worker gives it; None if it is in a file, or made up."""
+    words = [word for argument in command for word in argument.split("=", 1)]
+    return words[words.index("--worker") + 1] if "--worker" in words[:-1] else None
 
 
 def _listener_at(port: int) -> dict[str, Any] | None:

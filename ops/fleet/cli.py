@@ -7,17 +7,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.live import Live
 
-from ops.fleet.fleet import SILENT_AFTER_S, FleetMonitor
+from ops.fleet.fleet import FleetMonitor
 from ops.fleet.tables import fleet_tables
-from shared import clock
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, topic_name
+from shared.health import SILENT_AFTER_S
 from shared.mqtt.broker_options import BrokerOptions, broker_options, connection_from
 from shared.network.address import Address
 from shared.network.tls import certificate_expiries, server_certificate_expiry
@@ -25,7 +26,6 @@ from shared.registry import Entry, load
 from shared.runtime.processes import interrupt_on_termination
 
 _LISTEN_S = SILENT_AFTER_S + 0.2  # Every node reports once in two seconds; one that does not is shown as silent.
-_DAY_S = 86_400
 _SERVERS = {"--metrics": Entry("ops.fleet.prometheus_metrics:serve_fleet", "metrics")}
 
 _name = click.option(
@@ -63,11 +63,11 @@ def status(name: str, *, as_json: bool, metrics: str | None, **flags: Any) -> No
     with _watched(connection, name) as fleet:
         certificates = _certificates(connection, name)
         fleet.wait_until_heard(_LISTEN_S)
-        state = fleet.state()
+        state = fleet.state(certificates)
     if as_json:
-        click.echo(json.dumps(asdict(state) | {"certificate_days": certificates}, indent=2))
+        click.echo(json.dumps(asdict(state), indent=2))
     else:
-        Console().print(fleet_tables(state, certificates))
+        Console().print(fleet_tables(state))
 
 
 @click.command()
@@ -88,7 +88,7 @@ def top(name: str, seconds: float | None, **flags: Any) -> None:
         certificates = _certificates(connection, name)
         while (rest_s := until_s - time.monotonic()) > 0:
             time.sleep(min(1.0, rest_s))
-            live.update(fleet_tables(fleet.state(), certificates), refresh=True)
+            live.update(fleet_tables(fleet.state(certificates)), refresh=True)
 
 
 @contextmanager
@@ -100,22 +100,24 @@ def _watched(connection: BrokerOptions, name: str) -> Iterator[FleetMonitor]:
 
 
 def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
-    """Returns the days that the broker's certificate is still valid, and those in the folder of certificates.
+    """Returns when the broker's certificate expires, and what is in the folder of certificates, in seconds since 1970.
 
     Of the folder, the ten that expire first; none without the library that reads them.
     """
     address = Address.parse(connection.broker)
     if not address.tls:
         return {}
-    now_s = clock.now_ns() / 1e9
     found = {}
-    for path in connection.certs.glob("*.crt") if connection.certs else ():
+    given = {Path(file) for file in (connection.tls_ca, connection.tls_cert) if file}
+    for path in given | {
+        path for kind in ("*.crt", "crl.pem") for path in (connection.certs or Path()).glob(kind) if connection.certs
+    }:
         with suppress(SkylaneError):
-            expiries = certificate_expiries(path)
+            expiries = certificate_expiries(path, is_revocation_list=path.name == "crl.pem")
             if expiries:
                 found[path.name] = min(expiries).timestamp()
     expiries_s = dict(sorted(found.items(), key=lambda item: item[1])[:10])
     with suppress(OSError):  # The broker has ended since the connection was opened.
         broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
         expiries_s = {"broker": broker_s} | expiries_s
-    return {key: round((expires_s - now_s) / _DAY_S, 1) for key, expires_s in expiries_s.items()}
+    return expiries_s

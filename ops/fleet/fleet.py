@@ -8,10 +8,12 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median_low
+from types import MappingProxyType
 from typing import Any
 
 from shared import clock
 from shared.compression import Buffer
+from shared.health import SILENT_AFTER_S
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_metrics import (
@@ -24,11 +26,11 @@ from shared.messages.node_metrics import (
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.topics import LOADS, VEHICLE_METRICS, VEHICLE_STATUS, WORKER_METRICS, WORKER_STATUS, TopicKind
 from shared.mqtt.bus import Bus, Delivery, NoBus
+from shared.network.tls import SOON_DAYS
 from shared.runlog.latency_log import WITH_RESULT
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
-SILENT_AFTER_S = 5.0  # Two reports missing.
 LEFT = [
     NodeState.OFFLINE.value
 ]  # The problems of a worker that left; they stand last, as the broker never forgets its name.
@@ -99,6 +101,7 @@ class FleetState:
     vehicles: list[dict[str, Any]]
     vehicles_offline: int  # Left out of `vehicles`: the broker keeps the name of each that was ever there.
     left_out: int  # Nodes beyond `MAX_NODES`.
+    certificate_days: Mapping[str, float]  # That certificates and the revocation list are still valid.
 
 
 class FleetMonitor:
@@ -144,9 +147,10 @@ class FleetMonitor:
                 return
             time.sleep(_POLL_S)
 
-    def state(self) -> FleetState:
-        """Returns the fleet as it is now."""
+    def state(self, expiries_s: Mapping[str, float] = MappingProxyType({})) -> FleetState:
+        """Returns the fleet as it is now. `expiries_s`: when certificates expire, in seconds since 1970."""
         now_ns = clock.now_ns()
+        days = {name: round((expires_s - now_ns / 1e9) / 86_400, 1) for name, expires_s in expiries_s.items()}
         with self._lock:
             workers, vehicles = (list(map(copy, nodes.values())) for nodes in (self._workers, self._vehicles))
             broker, left_out = dict(self._broker), len(self._left_out)
@@ -157,7 +161,11 @@ class FleetMonitor:
         for rows in (worker_rows, vehicle_rows):
             rows.sort(key=lambda row: (row["problems"] == LEFT, not row["problems"], row["name"]))
         problems = list(self._problems([*workers, *vehicles], broker, left_out))
-        return FleetState(problems, broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out)
+        for name, left in days.items():
+            if left < SOON_DAYS:
+                what = "the revocation list" if name == "crl.pem" else "the certificate"
+                problems.append(f"{what} {name} {'has expired' if left < 0 else f'expires in {left:.0f} days'}")
+        return FleetState(problems, broker, worker_rows, vehicle_rows, len(vehicles) - len(present), left_out, days)
 
     def _problems(self, nodes: list[FleetNode], broker: Mapping[str, str], left_out: int) -> Iterator[str]:
         if not self.is_connected:

@@ -21,11 +21,10 @@ Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], str | Text]]
 
 
-def fleet_tables(state: FleetState, certificates: Mapping[str, float]) -> Group:
-    """Returns the fleet as tables, after what needs a look. `certificates`: the days that each is still valid."""
+def fleet_tables(state: FleetState) -> Group:
+    """Returns the fleet as tables, after what needs a look."""
     lines = [Text(_broker(state.broker))]
-    if certificates:
-        days = ", ".join(f"{name} in {days:.0f} days" for name, days in certificates.items())
+    if days := ", ".join(f"{name} in {left:.0f} days" for name, left in state.certificate_days.items() if left >= 0):
         lines.append(Text(f"certificates expire: {days}"))
     lines += [Text(line, _BAD) for line in _problem_lines(state)]
     offline = f"{state.vehicles_offline} offline" if state.vehicles_offline else ""

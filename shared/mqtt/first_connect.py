@@ -88,6 +88,12 @@ def connect(
             lacks_mqtt5 = has_replied or code != _NO_REPLY
             protocol = MQTTProtocolVersion.MQTTv311
             continue
+        if code in LACKING:
+            client.stop()
+            raise SkylaneError(
+                f"broker {address} has {LACKING[code] or text}, which Skylane requires: allow it in its configuration, or give "
+                "another broker with --broker"
+            )
         protocol = MQTTProtocolVersion.MQTTv5  # The broker may have been starting up.
         if code in _REFUSALS:
             raise SkylaneError(f"broker {address} refuses {client_id}: {text}: {_REFUSALS[code]}")
@@ -138,6 +144,8 @@ _CLOSED = "it closed the connection without a reply"
 _NO_REPLY = -1
 _UNSPECIFIED = 0x80
 _NOT_MQTT5 = (_NO_REPLY, _UNSPECIFIED, 0x81, 0x82, 0x84)  # Malformed, protocol error, unsupported version.
+RESTRICTED = 0x1_00  # The broker accepts, but its text says what it lacks; no reason code of MQTT has this value.
+LACKING = {0x9A: "no retained messages", 0x9B: "no quality of service (QoS) 1", RESTRICTED: ""}
 _REFUSALS = {
     0x85: "choose another --vehicle or --worker name",
     0x86: "check the user name and SKYLANE_BROKER_PASSWORD",

@@ -34,6 +34,7 @@ _CLOSE_TIMEOUT_S = 2.0
 _POLL_S = 0.05
 _MAX_LOGGED_TRACEBACKS = 20
 _HEADER_BYTES = 2048  # Room for the topic and the properties in the broker's largest packet.
+_SMALLEST_PACKET_BYTES = 8192  # A broker that takes less is refused: a status may need it.
 _SET_BY_BROKER = "the broker takes"
 _KEEPALIVE_SHARE = 0.8  # The largest payload takes this share of a keepalive on the slowest link.
 
@@ -253,7 +254,8 @@ class MqttBus:
             self._send_subscription(client, topic, qos)
         if self._on_connected:
             self._guarded(self._on_connected)
-        reply.set(0)
+        lacking = _lacking(properties)
+        reply.set(first_connect.RESTRICTED if lacking else 0, lacking)
 
     def _disconnected(
         self, _client: Any, reply: first_connect.ConnectReply, flags: Any, code: ReasonCode, _properties: Any
@@ -335,6 +337,21 @@ class MqttBus:
             sent, _ = client.subscribe(topic_filter, qos=qos)
         if sent is not MQTTErrorCode.MQTT_ERR_SUCCESS:  # The next connection sends it.
             self.inflight.subscribed()
+
+
+def _lacking(properties: Any) -> str:
+    """Returns what a broker announces (MQTT 5) that it lacks and the nodes need; an empty text if that is nothing."""
+    needed = {
+        "RetainAvailable": first_connect.LACKING[0x9A],
+        "MaximumQoS": first_connect.LACKING[0x9B],
+        "WildcardSubscriptionAvailable": "no subscriptions with wildcards",
+        "SharedSubscriptionAvailable": "no shared subscriptions",
+    }
+    lacking = [text for name, text in needed.items() if not getattr(properties, name, 1)]
+    packet_limit = getattr(properties, "MaximumPacketSize", _SMALLEST_PACKET_BYTES)
+    if packet_limit < _SMALLEST_PACKET_BYTES:
+        lacking.append(f"no packets of more than {packet_limit} bytes")
+    return ", ".join(lacking)
 
 
 class _EncodedProperties(NamedTuple):

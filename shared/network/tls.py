@@ -3,6 +3,7 @@
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ from shared.errors import MissingExtraError, SkylaneError
 from shared.files import check_file, open_file, read_file
 from shared.network.address import Address, Certificates
 
+SOON_DAYS = 14  # A certificate that is valid for less needs a look.
 _PROBE_TIMEOUT_S = 3.0
 
 
@@ -94,6 +96,8 @@ def describe_tls_error(error: ssl.SSLError, address: Address, certificates: Cert
         problem, remedy = _UNTRUSTED.get(
             error.verify_code, (f"is not trusted ({error.verify_message})", _OTHER_AUTHORITY)
         )
+        if error.verify_code in (NOT_YET_VALID, EXPIRED):
+            problem += f" by the clock of this machine ({datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):%Y-%m-%d %H:%M} UTC)"
         if error.verify_code in _OTHER_NAME:
             problem = f"is not for {address.host!r}"
         return f"the certificate of broker {address} {problem}: {remedy}"
@@ -160,9 +164,10 @@ def _unusable(address: Address, problem: str) -> CertificateError:
 _OTHER_AUTHORITY = "give the authority that signed it with --certs or --tls-ca"
 _RENEW = "ask the operator of the broker to renew it"
 # OpenSSL's X509_V_ERR_*, openssl-verification-options(1).
+NOT_YET_VALID, EXPIRED = 9, 10
 _UNTRUSTED = {
-    9: ("is not valid yet", "check the clock of this machine and of the one that made it"),
-    10: ("has expired", _RENEW),
+    NOT_YET_VALID: ("is not valid yet", "check this clock and that of the machine that made it"),
+    EXPIRED: ("has expired", f"check this clock, or {_RENEW}"),
     18: ("is self-signed", _OTHER_AUTHORITY),
     19: ("is not signed by an authority that is trusted here", _OTHER_AUTHORITY),
     20: ("is not signed by an authority that is trusted here", _OTHER_AUTHORITY),
@@ -208,6 +213,38 @@ def server_certificate_expiry(address: Address, certificates: Certificates | Non
         context.wrap_socket(plain, server_hostname=address.host) as secured,
     ):
         return ssl.cert_time_to_seconds(str((secured.getpeercert() or {})["notAfter"]))
+
+
+def accepts_certificate(address: Address, certificates: Certificates, timeout_s: float) -> bool:
+    """Returns whether a server accepts this client's certificate, whatever the server's own one is. Sends no data."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _identify(context, address, certificates)
+    try:
+        with (
+            socket.create_connection((address.host, address.port), timeout=timeout_s) as plain,
+            context.wrap_socket(plain) as secured,
+        ):
+            secured.recv(1)  # The alert of a server that rejects it.
+    except TimeoutError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def certificate_holder(file: Path) -> str:
+    """Returns whose certificate a file holds, such as "vehicle car-1", or its common name; empty if it cannot be read."""
+    try:
+        x509 = import_module("cryptography.x509")
+        certificate = x509.load_pem_x509_certificate(read_file(file))
+        names = [str(name.rfc4514_string()) for name in certificate.subject.rdns]
+        with suppress(x509.ExtensionNotFound):
+            alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = alternatives.get_values_for_type(x509.UniformResourceIdentifier) + names
+    except (ModuleNotFoundError, OSError, ValueError):
+        return ""
+    return names[0].removeprefix("skylane:").removeprefix("CN=").replace("/", " ") if names else ""
 
 
 def certificate_expiries(file: Path, *, is_revocation_list: bool = False) -> list[datetime]:

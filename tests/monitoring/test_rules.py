@@ -52,6 +52,22 @@ def until(metric: str, labels: str, days: float) -> dict[str, str]:
     return {f"{metric}{{{labels}}}": f"{days * DAY_S:.0f}x30"}
 
 
+def two_workers(slow: int) -> dict[str, str]:
+    """Returns the inference times of two workers, one of which may be slow."""
+    return {name: values for name, values in inference(slow).items() if "w1:8000" not in name}
+
+
+def waiting(frames: str, answered: str) -> dict[str, str]:
+    """Returns the queue of a worker, and the frames that it has answered."""
+    return {f"skylane_frames_waiting{{{WORKER}}}": frames, f"nv_inference_request_success{{{MODEL}}}": answered}
+
+
+def ended(car: str, other: str) -> dict[str, str]:
+    """Returns the frames of two vehicles that have ended."""
+    series = 'skylane_vehicle_frames_total{{{}, outcome="answered", reason=""}}'
+    return {series.format(CAR): car, series.format(CAR.replace("car:", "car-2:")): other}
+
+
 QUEUE, FRAMES = "skylane_worker_queue_seconds", "skylane_vehicle_frame_seconds"
 CERTIFICATE, LIST = "skylane_certificate_expiry_timestamp_seconds", "skylane_revocation_list_expiry_timestamp_seconds"
 SERVER = 'job="skylane-broker", instance="b:9465", certificate="server"'
@@ -67,6 +83,10 @@ CASES: list[
     ),
     ("SkylaneWorkerQueueLong", latencies(QUEUE, MODEL, 500, 100), latencies(QUEUE, MODEL, 590, 10)),
     ("SkylaneWorkerSlow", inference(300), inference(0)),
+    ("SkylaneWorkerSlow", two_workers(300), two_workers(0)),
+    ("SkylaneWorkerStuck", waiting("0x5 64x25", "0+600x5 3000x25"), waiting("64x30", "0+600x30")),
+    ("SkylaneWorkerStuck", waiting("0x5 1+9x25", "3000x30"), waiting("0x30", "3000x30")),
+    ("SkylaneVehicleSilent", ended("0+600x5 3000x25", "0+600x30"), ended("0+600x30", "0+1x30")),
     ("SkylaneWorkerRefusing", refused("overloaded", 60, 540), refused("overloaded", 6, 594)),
     ("SkylaneWorkerRefusing", refused("rejected", 600, None), {f"nv_inference_request_success{{{MODEL}}}": "0+600x30"}),
     ("SkylaneWorkerFailing", refused("failed", 1, 599), refused("expired", 1, 599)),

@@ -30,6 +30,7 @@ FRAMES = 20
 DASHBOARD = json.loads((ROOT / "configs" / "grafana" / "dashboards" / "skylane.json").read_text(encoding="utf-8"))
 PROMETHEUS_OWN = {"ALERTS", "up"}
 WORDS = {  # Words of PromQL in our expressions that are no metrics.
+    *("and", "increase", "min_over_time", "unless"),
     *("alertname", "alertstate", "by", "count", "group_left", "histogram_quantile", "instance", "job", "le", "min"),
     *(
         "model",

@@ -41,7 +41,7 @@ READERS = {
     "status/worker/worker-1": {"car-1", "car-2", "worker-1", "anna", "vera"},
     "load/worker-1": {"car-1", "car-2", "worker-1", "anna", "vera"},
     "metrics/worker/worker-1": {"anna", "vera"},
-    "metrics/vehicle/car-1": {"anna", "vera"},
+    "metrics/vehicle/car-1": {"car-1", "anna", "vera"},
     "control/worker-1/unload": {"worker-1"},
     "replies/anna/nonce": {"anna"},
 }

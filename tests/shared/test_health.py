@@ -1,15 +1,21 @@
+import contextlib
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
 from shared.errors import SkylaneError
 from shared.health import assert_online
+from shared.messages.load import LoadReport, pack_load
 from shared.messages.msgpack_reader import MessageError
+from shared.messages.node_metrics import VehicleMetrics, pack_vehicle_metrics
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.messages.topics import WORKER_STATUS
+from shared.messages.topics import LOADS, VEHICLE_METRICS, VEHICLE_STATUS, WORKER_STATUS
 from shared.mqtt.broker_options import BrokerOptions
+from shared.mqtt.bus import Bus
 from tests.support.mqtt_bus import Acks, connect
 
 pytestmark = pytest.mark.mosquitto
@@ -24,12 +30,58 @@ def announce(url: str, payload: bytes) -> None:
         acks.next()
 
 
-def test_an_announced_worker_is_online(mosquitto_url: str) -> None:
+@contextlib.contextmanager
+def reporting(url: str, topic: str, report: bytes, *, retained: bool = False) -> Iterator[None]:
+    """Publishes a report again and again."""
+    ended = threading.Event()
+
+    def report_until_ended(bus: Bus) -> None:
+        while not ended.wait(0.1):
+            bus.publish(topic, report, qos=0, retained=retained)
+
+    with connect(url) as bus:
+        thread = threading.Thread(target=report_until_ended, args=(bus,))
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            bus.publish(topic, b"", qos=0, retained=True)
+
+
+def test_an_announced_worker_that_reports_is_online(mosquitto_url: str) -> None:
     """Docker Compose starts the vehicle then, so that its first frames find a worker."""
     announce(mosquitto_url, pack_status(NodeStatus(NodeState.ONLINE, "session")))
-    assert_online(BrokerOptions(mosquitto_url), "worker", "health-test")
-    program = [sys.executable, "-m", "skylane", "health", "--broker", mosquitto_url, "worker", "health-test"]
-    assert subprocess.run(program, check=False).returncode == 0
+    with reporting(mosquitto_url, LOADS.of(worker="health-test"), pack_load(LoadReport("session", {})), retained=True):
+        assert_online(BrokerOptions(mosquitto_url), "worker", "health-test")
+        program = [sys.executable, "-m", "skylane", "health", "--broker", mosquitto_url, "worker", "health-test"]
+        assert subprocess.run(program, check=False).returncode == 0
+
+
+def test_an_announced_vehicle_that_reports_is_online(mosquitto_url: str) -> None:
+    """It reports no load, but its metrics."""
+    topic, status = VEHICLE_STATUS.of(vehicle="health-car"), pack_status(NodeStatus(NodeState.ONLINE, "session"))
+    metrics = VehicleMetrics("session", "m", 1.0, {}, "", None, 0, None)
+    with connect(mosquitto_url) as bus:
+        bus.publish(topic, status, qos=1, retained=True)
+    with reporting(mosquitto_url, VEHICLE_METRICS.of(vehicle="health-car"), pack_vehicle_metrics(metrics)):
+        assert_online(BrokerOptions(mosquitto_url), "vehicle", "health-car")
+
+
+def test_a_status_without_a_sign_of_life_is_not_believed(mosquitto_url: str) -> None:
+    """Fault scenario 32: the broker came back with its retained messages, the worker did not; a bridge that is cut is alike.
+
+    Its last load is retained too, and the reports of another process are no sign of life.
+    """
+    announce(mosquitto_url, pack_status(NodeStatus(NodeState.ONLINE, "session")))
+    topic = LOADS.of(worker="health-test")
+    with connect(mosquitto_url) as bus:
+        bus.publish(topic, pack_load(LoadReport("session", {})), qos=0, retained=True)
+    for report in (None, pack_load(LoadReport("other", {})), b"junk"):
+        reports = reporting(mosquitto_url, topic, report) if report else contextlib.nullcontext()
+        with reports, pytest.raises(SkylaneError, match="worker health-test is online, but silent"):
+            assert_online(BrokerOptions(mosquitto_url), "worker", "health-test")
 
 
 @pytest.mark.parametrize("state", [NodeState.STOPPING, NodeState.OFFLINE])
@@ -65,7 +117,8 @@ def test_the_answer_as_json(mosquitto_url: str, state: NodeState, online: bool, 
     announce(mosquitto_url, pack_status(NodeStatus(state, "session")))
     flags = ["--json", "--broker", mosquitto_url, "worker", "health-test"]
     program = [sys.executable, "-m", "skylane", "health", *flags]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    with reporting(mosquitto_url, LOADS.of(worker="health-test"), pack_load(LoadReport("session", {}))):
+        ended = subprocess.run(program, capture_output=True, text=True, check=False)
     expected = {"role": "worker", "name": "health-test", "broker": mosquitto_url, "online": online, "problem": problem}
     assert (json.loads(ended.stdout), ended.stderr, ended.returncode) == (expected, "", int(not online))
 

@@ -1,12 +1,14 @@
+import shutil
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 
+from ops.broker.certificate_authority import CRL_DAYS
 from ops.broker.cli import broker
 from shared.errors import SkylaneError
 
@@ -38,19 +40,65 @@ def test_revoking_says_to_reload_the_broker(tmp_path: Path) -> None:
     assert "car-1: certificates revoked: 1; reload the broker" in certs(tmp_path, "--revoke", "car-1").output
 
 
+def crl(folder: Path) -> x509.CertificateRevocationList:
+    """Returns the revocation list."""
+    return x509.load_pem_x509_crl((folder / "crl.pem").read_bytes())
+
+
+def days_left(folder: Path) -> int:
+    """Returns how long the revocation list is still valid."""
+    expires = crl(folder).next_update_utc
+    assert expires is not None
+    return (expires - datetime.now(UTC)).days
+
+
 def test_the_revocation_list_can_be_renewed(tmp_path: Path) -> None:
     """The new list has the same entries, and the output shows its expiry."""
     certs(tmp_path, "--vehicle", "car-1")
-    certs(tmp_path, "--revoke", "car-1", "--days", "5")
-    old = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
+    certs(tmp_path, "--revoke", "car-1")
+    old = crl(tmp_path)
     run = certs(tmp_path, "--renew-list", "--days", "30")
     assert run.exit_code == 0, run.output
-    new = x509.load_pem_x509_crl((tmp_path / "crl.pem").read_bytes())
-    assert old.next_update_utc is not None
-    assert new.next_update_utc is not None
-    assert new.next_update_utc - old.next_update_utc > timedelta(days=24)
+    new = crl(tmp_path)
+    assert days_left(tmp_path) == 29
     assert f"expires {new.next_update_utc:%Y-%m-%d}: renew it with --renew-list" in run.output
     assert [each.serial_number for each in new] == [each.serial_number for each in old] != []
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--vehicle", "guest"),
+        ("--vehicle", "guest", "--renew-list"),
+        ("--revoke", "car-1"),
+        ("--broker", "b", "--again"),
+    ],
+)
+@pytest.mark.parametrize("before", [5, 700])
+def test_a_node_for_a_day_does_not_shorten_the_revocation_list(
+    tmp_path: Path, flags: tuple[str, ...], before: int
+) -> None:
+    """The list is that of the whole fleet: once it has expired, the broker refuses every client."""
+    certs(tmp_path, "--vehicle", "car-1")
+    certs(tmp_path, "--renew-list", "--days", str(before))
+    assert certs(tmp_path, *flags, "--days", "1").exit_code == 0
+    assert days_left(tmp_path) == max(CRL_DAYS, before) - 1
+    certs(tmp_path, "--renew-list")
+    assert days_left(tmp_path) == max(CRL_DAYS, before) - 1
+
+
+@pytest.mark.parametrize("flags", [("--vehicle", "car-1", "--again"), ("--revoke", "car-1"), ("--renew-list",)])
+def test_nothing_is_renewed_by_a_new_authority(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """In a wrong folder, or in that of a node, it would sign what no broker accepts."""
+    for folder in (tmp_path / "wrong", tmp_path / "node"):
+        if folder.name == "node":
+            certs(tmp_path / "authority", "--vehicle", "car-1")
+            folder.mkdir()
+            shutil.copy(tmp_path / "authority" / "ca.crt", folder)
+        run = certs(folder, *flags)
+        assert isinstance(run.exception, SkylaneError)
+        assert str(run.exception) == f"{folder} holds no authority: give the folder that has authority/ca.key"
+        assert not (folder / "authority").exists()
 
 
 def test_a_folder_name_may_contain_markup(tmp_path: Path) -> None:

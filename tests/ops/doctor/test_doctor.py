@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import distribution
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from cloud.node import CloudNode
@@ -20,7 +21,7 @@ from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.messages.topics import VEHICLE_STATUS
+from shared.messages.topics import VEHICLE_STATUS, WORKER_STATUS
 from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus
 from tests.pipeline.rig import serving
@@ -253,6 +254,139 @@ def test_the_broker_s_own_certificate_at_a_vehicle(tmp_path: Path, certs: Path) 
         code, found = secured_doctor(broker, certs)
     assert code == 1
     assert_fault(found, "login", "refuses the certificate", "skylane broker certs")
+
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+
+
+@pytest.mark.parametrize("shift", ["-3y", "+3y"])
+def test_a_wrong_clock(tmp_path: Path, certs: Path, shift: str) -> None:
+    """No battery: certificates that are valid seem not to be so yet, or to have expired; new ones would mend nothing."""
+    if FAKETIME is None:
+        pytest.skip("faketime is missing")
+    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    with secured(tmp_path, certs) as broker:
+        url = broker.url.replace("mqtt://", "mqtts://")
+        code, found = doctor("--broker", url, "--certs", certs, "--vehicle", "car-1", "--connect-timeout", 60, **clock)
+    assert code == 1
+    assert_fault(found, "TLS", "by the clock of this machine", "timedatectl set-ntp true")
+    assert "that clock is wrong" in found["TLS"]["finding"]
+    assert not any("--again" in check["remedy"] for check in found.values())
+
+
+def run_remedy(remedy: str, cwd: Path) -> dict[str, str]:
+    """Runs a remedy as printed, in a shell; returns the variables of Skylane that it has exported."""
+    commands = Path(sys.executable).parent
+    variables = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    script = f"{remedy} >/dev/null && env"
+    ended = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, cwd=cwd, env=variables)
+    exported = dict(line.partition("=")[::2] for line in ended.stdout.splitlines())
+    return {name: value for name, value in exported.items() if name.startswith("SKYLANE_")}
+
+
+def test_no_certificate_where_the_authority_is(tmp_path: Path, certs: Path) -> None:
+    """The remedy uses the authority of `--tls-ca`, wherever it is run, and makes no other one."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with secured(tmp_path, certs) as broker:
+        options = ("--broker", broker.url.replace("mqtt://", "mqtts://"), "--tls-ca", "../certs/ca.crt")
+        code, found = doctor(*options, "--vehicle", "car-9", cwd=elsewhere)
+        assert code == 1
+        assert_fault(found, "login", "requires a certificate", "skylane broker certs ../certs --vehicle car-9")
+        exported = run_remedy(found["login"]["remedy"], elsewhere)
+        assert list(elsewhere.iterdir()) == []
+        _, found = doctor(*options, "--vehicle", "car-9", cwd=elsewhere, **exported)
+    assert found["login"]["severity"] == "ok"
+
+
+def test_no_certificate_where_no_authority_is(tmp_path: Path, certs: Path) -> None:
+    """A command of the authority would make a new one here, so it is run at its machine."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    shutil.copy(certs / "ca.crt", mine)
+    code, found = doctor("--broker", "mqtts://127.0.0.1:1", "--certs", mine, "--vehicle", "car-9")
+    assert code == 1
+    assert_fault(found, "broker", "car-9.crt does not exist", "ssh HOST skylane broker certs CERTS --vehicle car-9")
+    assert f"scp HOST:CERTS/car-9.crt {mine}/car-9.crt" in found["broker"]["remedy"]
+
+
+def test_the_certificate_of_another_name_or_role(tmp_path: Path) -> None:
+    """The broker accepts it, and its access list gives the node nothing: one error that names the certificate."""
+    authority = CertificateAuthority(tmp_path)
+    authority.broker(["127.0.0.1"], 100)
+    authority.node(Role.VEHICLE, "car-1", 100)
+    files = {"--tls-ca": "ca.crt", "--tls-cert": "car-1.crt", "--tls-key": "car-1.key"}
+    with Broker.start(secured=tmp_path) as broker:
+        options = [word for flag, name in files.items() for word in (flag, tmp_path / name)]
+        _, vehicle = doctor("--broker", broker.url, *options, "--vehicle", "car-2")
+        _, own = doctor("worker", "--broker", broker.url, *options, "--worker", "car-1", "--models", ROOT / "models")
+    assert vehicle["login"]["finding"] == "accepted as vehicle car-1"
+    cause = "the certificate is that of vehicle car-1, not of"
+    assert_fault(vehicle, "right to send frames", f"{cause} vehicle car-2", "skylane edge play SOURCE --vehicle car-1")
+    assert_fault(own, "right to announce itself", f"{cause} worker car-1", "--worker worker-car-1")
+    assert [name for name, check in own.items() if check["severity"] == "error"] == ["right to announce itself"]
+    run_remedy(own["right to announce itself"]["remedy"], tmp_path)
+    assert (tmp_path / "worker-car-1.crt").exists()
+
+
+def test_an_expired_revocation_list(tmp_path: Path, certs: Path) -> None:
+    """That of the broker ends every login, though the certificate is valid; that of the folder is about to."""
+    past = CertificateAuthority(certs, now=datetime.now(UTC) - timedelta(days=20))
+    past.renew_crl(5)
+    with secured(tmp_path, certs) as broker:
+        code, found = secured_doctor(broker, certs)
+    assert code == 1
+    assert_fault(
+        found, "login", "the broker's revocation list has expired", f"skylane broker certs {certs} --renew-list"
+    )
+    assert_fault(found, "revocation list", "expired", f"skylane broker certs {certs} --renew-list", "warning")
+    run_remedy(found["login"]["remedy"], tmp_path)
+    with secured(tmp_path, certs) as broker:
+        _, found = secured_doctor(broker, certs)
+    assert found["login"]["severity"] == found["revocation list"]["severity"] == "ok"
+
+
+def test_a_broker_without_retained_messages(tmp_path: Path) -> None:
+    """Whatever the worker does, no vehicle would find it."""
+    with mosquitto(tmp_path, "retain_available false") as broker:
+        code, found = doctor("--broker", broker.url)
+        assert code == 1
+        assert_fault(found, "login", "has no retained messages", "retain_available")
+        run_remedy(found["login"]["remedy"], tmp_path)
+    assert "retain_available" not in (tmp_path / "mosquitto.conf").read_text()
+
+
+def test_a_worker_of_another_protocol_version(mosquitto_broker: Broker) -> None:
+    """It is online, and cannot be read."""
+    status = msgpack.packb({"v": 2, "state": "online"})
+    topic = WORKER_STATUS.of(worker="newer")
+    with BrokerOptions(mosquitto_broker.url).open("newer", None) as other:
+        other.publish(topic, status, qos=1, retained=True)
+    try:
+        code, found = doctor("--broker", mosquitto_broker.url)
+    finally:
+        with BrokerOptions(mosquitto_broker.url).open("newer", None) as other:
+            other.publish(topic, b"", qos=1, retained=True)
+    assert code == 1
+    assert_fault(found, "workers", "newer: field 'v': version 2 is not supported", "pip install --upgrade")
+
+
+def test_the_port_of_another_worker(mosquitto_broker: Broker) -> None:
+    """Its process is a worker too, but `cloud serve` would end, as the port is in use."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        code = "import sys, time; time.sleep(600)"
+        words = ["cloud", "serve", "--worker", "w-fast"]
+        with subprocess.Popen([sys.executable, "-c", code, *words], pass_fds=[holder.fileno()]) as process:
+            holder.detach()
+            try:
+                options = ("--http", address, "--broker", mosquitto_broker.url, "--models", ROOT / "models")
+                _, other = doctor("worker", "--worker", "w-slow", *options)
+                _, same = doctor("worker", "--worker", "w-fast", *options)
+            finally:
+                process.kill()
+    assert_fault(other, "ports", "worker w-fast (process", "ss -ltnp")
+    assert same["ports"]["severity"] == "ok"
 
 
 def test_tls_on_one_side_only(tmp_path: Path, certs: Path, mosquitto_broker: Broker) -> None:

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
@@ -346,7 +347,7 @@ def test_a_thousand_made_up_workers_with_many_models_fill_no_table() -> None:
     for number in range(MAX_NODES):
         handlers[WORKER_STATUS.filter()](Delivery(WORKER_STATUS.of(worker=f"made-{number}"), online, 1))  # type: ignore[operator]
     console = Console(file=StringIO(), width=120)
-    console.print(fleet_tables(fleet.state(), {}))
+    console.print(fleet_tables(fleet.state()))
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
     assert "61 more" in shown
@@ -363,3 +364,16 @@ def test_a_lost_connection_is_said() -> None:
     fleet = FleetMonitor()
     fleet.open(Lost())
     assert fleet.state().problems == ["the connection to the broker is lost: what follows is old"]
+
+
+def test_certificates_that_expire_are_problems() -> None:
+    """After the revocation list has expired, the broker refuses every client: a number in a line is overlooked."""
+    now_s, day_s = datetime.now(UTC).timestamp(), 86_400
+    days = {"broker": 80.5, "car-1.crt": 3.5, "old.crt": -302.5, "crl.pem": -0.5}
+    state = FleetMonitor().state({name: now_s + count * day_s for name, count in days.items()})
+    assert state.problems[-3:] == [
+        "the certificate car-1.crt expires in 4 days",
+        "the certificate old.crt has expired",
+        "the revocation list crl.pem has expired",
+    ]
+    assert state.certificate_days == days
