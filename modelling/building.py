@@ -183,6 +183,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
         name: OutputSection(tensor=name + suffix, kind=kind)
         for name, kind in zip(TENSORS[recipe.output], _KINDS[recipe.output], strict=True)
     }
+    confidence = OutputSection(tensor=CONFIDENCE, kind=OutputKind.SCORES)
     return Manifest(
         name=path.parent.name,
         description=recipe.description,
@@ -200,7 +201,7 @@ def _manifest(recipe: Recipe, form: Format, path: Path, labels: Labels, *, train
             width=recipe.width,
             scale=1 / 255 if scores else 1.0,
         ),
-        confidence=CONFIDENCE if form is Format.TFLITE and recipe.output is NetworkOutput.CLASS_IDS else None,
+        confidence=confidence if form is Format.TFLITE and recipe.output is NetworkOutput.CLASS_IDS else None,
         output=None if len(heads) > 1 else next(iter(heads.values())),
         outputs=heads if len(heads) > 1 else {},
         detection=DetectionSection(score_threshold=recipe.score_threshold),

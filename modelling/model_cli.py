@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
@@ -22,11 +22,12 @@ from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.tune_cli import judge_gate, tune_gate
 from modelling.tables import model_rows, models_table, result_table
 from shared.flags import FiniteRange, FullHelpGroup, WholeRange
+from shared.imaging.geometry import Resize
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.inference.table import ENGINES
 from shared.messages.topics import validate_name
-from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, OutputKind, Placement
+from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, BoxOrder, NoObject, OutputKind, Placement
 from shared.models.repository import Repository
 from shared.quiet import progress_console
 from shared.sanitize import printable_lines
@@ -165,9 +166,15 @@ def build(
 @click.option("--output", help="Name of the output of pixels or an image, if a model has several. [by names and kinds]")
 @click.option("--output-kind", type=_choice(OutputKind), help="Content of the mask or the scores. [by the graph]")
 @click.option("--layout", type=_choice(COLOUR_LAYOUTS), help="Colour order of the input. [rgb8]")
+@click.option("--resize", type=_choice(Resize), help="How an image of another aspect ratio is fitted. [crop]")
 @click.option("--normalize", type=_choice(NORMALIZATIONS), help="Range of the input's numbers. [by the graph, or 0..1]")
 @click.option("--axes", type=_choice(AxisOrder), help="Axis order of the input. [by its shape]")
 @click.option("--output-axes", type=_choice(AxisOrder), help="Axis order of a segmentation's scores. [by the shapes]")
+@click.option("--box-order", type=_choice(BoxOrder), help="Order of a box's four numbers. [xyxy, if noise proves it]")
+@click.option(
+    "--no-object", type=_choice(get_args(NoObject)), help='Place of the class "no object" among the scores. [none]'
+)
+@click.option("--confidence", metavar="NAME", help="Output of a segmentation's scores per class, for a cascade.")
 @click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(

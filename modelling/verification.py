@@ -67,6 +67,9 @@ def _verify(repository: Repository, name: str, version: str, placement: Placemen
         engine = truth.engine if stored.manifest.engine == AUTO else stored.manifest.engine
         with open_model(stored, engine, placement) as model:
             model.warm_up(1)  # Raises if the outputs do not match the manifest.
+            if stored.manifest.confidence is not None:
+                confident = replace(stored, manifest=stored.manifest.with_confidence_head())
+                open_model(confident, engine, placement).close()
             state = replace(state, engine=f"{model.engine_name} {model.precision}", checks=(*state.checks, "tensors"))
             return _compare(model, truth, state, placement)
     except SkylaneError as error:

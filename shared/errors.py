@@ -1,6 +1,7 @@
 """Errors that a user can fix. Any other exception is a bug."""
 
 import errno
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
@@ -67,3 +68,23 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near:
         return f": did you mean {' or '.join(near)}?"
     return f": choose one of {', '.join(names)}" if names else ": there are none"
+
+
+# Places in a library's source, such as "/src/graph/model.cc:256 onnxruntime::Model::Model(const Path&, int) ".
+_SOURCE = re.compile(
+    r"\[enforce fail at [^]]*\][ .]*|(?:[A-Za-z]:\\|/|src/)[^\s:]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+:?\s*"
+    r"(?:[^()\n]*::[^()\n]*\((?:[^()]|\([^()]*\))*\)(?:::\S+)?(?: const)?(?: \[with [^]]*\])?\s+|[^\s()]+::\S+ )?"
+)
+_PREAMBLE = re.compile(  # Lines before the reason.
+    r"Graph execution error:|Detected at node |Node: |<stack traces unavailable>|File \"|Exception from|Check |Summary:"
+    r"|While validating|FrontEnd API failed|Model wasn't fully converted|Loading input model|.* failed at$"
+)
+_MAX_REASON = 600  # Characters.
+
+
+def error_reason(error: Exception) -> str:
+    """Returns the reason in a library's error message, one line without the places in the library's source."""
+    text = str(getattr(error, "message", None) or error).rpartition("Exception encountered: ")[2]
+    lines = [line.strip() for line in _SOURCE.sub("", text).splitlines() if line.strip()]
+    reasons = [line for line in lines if not _PREAMBLE.match(line)] or lines or [type(error).__name__]
+    return printable(reasons[0][:_MAX_REASON])

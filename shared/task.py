@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float32]
 # An output beside the mask, added by `Manifest.with_confidence_head`: h×w×C scores before softmax, maybe coarser than the mask.
 CONFIDENCE_HEAD = "confidence"
 
-_SMALLEST = 1e-12  # Keeps the logarithm of a probability finite.
+SMALLEST = 1e-12  # Keeps the logarithm of a probability finite.
 
 
 class Head(NamedTuple):
@@ -63,7 +63,7 @@ def calibrated_sigmoid(scores: npt.NDArray[Any], temperature: float) -> Floats:
 
 def log_probabilities(probabilities: npt.NDArray[Any]) -> Floats:
     """Returns scores whose softmax are the given probabilities."""
-    return np.log(np.maximum(probabilities.astype(np.float32), _SMALLEST))
+    return np.log(np.maximum(probabilities.astype(np.float32), SMALLEST))
 
 
 def log_odds(probabilities: npt.NDArray[Any]) -> Floats:

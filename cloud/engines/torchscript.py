@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from shared.errors import error_reason
 from shared.inference.engine import EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.pre_postprocess import (
     Array,
     Preprocessor,
     check_output,
     file_precision,
-    first_line,
     postprocess,
 )
 from shared.inference.tensor_binding import TensorInfo, check_other_inputs, find_tensor
@@ -145,7 +145,7 @@ def _module(path: Path, device: Any) -> Any:
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
     except (RuntimeError, ValueError, AttributeError) as error:
-        raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
+        raise EngineError(path, f"PyTorch cannot load this TorchScript: {error_reason(error)}") from error
 
 
 def _load(path: Path, device: Any, manifest: Manifest) -> Any:
@@ -158,7 +158,7 @@ def _load(path: Path, device: Any, manifest: Manifest) -> Any:
             frozen = torch.jit.freeze(module)
             return torch.jit.optimize_for_inference(frozen) if device.type == "cpu" else frozen
     except (RuntimeError, ValueError, AttributeError) as error:
-        raise EngineError(path, f"PyTorch cannot load this TorchScript: {first_line(error)}") from error
+        raise EngineError(path, f"PyTorch cannot load this TorchScript: {error_reason(error)}") from error
 
 
 def _constants(module: Any, manifest: Manifest, path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from modelling.conversion.derived_model import (
     megabytes,
     write_manifest,
 )
-from shared.errors import MissingExtraError
+from shared.errors import MissingExtraError, error_reason
 from shared.files import tree_sha256
 from shared.inference.engine import Images
 from shared.inference.model import agreement
@@ -134,7 +134,7 @@ def _write_file(path: Path, manifest: Manifest, target: str, file: Path, precisi
             onnx_file = import_module("modelling.conversion.onnx_file")
             onnx_file.write_onnx(onnx_file.half_onnx(onnx_file.read_onnx(path)), file)
             return {}  # Inputs, outputs, preprocessing and postprocessing are those of the source.
-        return _write_from_tensorflow(path, manifest, target, file, half=half)
+        return _write_from_tensorflow(path, manifest.with_confidence_head(), target, file, half=half)
     except ModuleNotFoundError as error:
         extra = "openvino" if error.name == "openvino" else "convert"
         raise MissingExtraError(f"conversion to {target}", error.name or "a library", extra) from error
@@ -169,7 +169,7 @@ def _write_openvino(path: Path, manifest: Manifest, folder: Path, *, half: bool)
     try:
         runtime.ov.save_model(model, folder / graph.IR_NAME, compress_to_fp16=half)
     except RuntimeError as error:
-        raise ConversionError("openvino", graph.error_summary(error)) from error
+        raise ConversionError("openvino", error_reason(error)) from error
     heads = {head: head for head in manifest.heads}
     return end_to_end_sections(manifest, IMAGES, heads, batch_size=graph.model_batch_size(model))
 

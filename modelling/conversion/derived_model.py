@@ -8,7 +8,7 @@ from shared.errors import SkylaneError
 from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import MANIFEST_NAME, Manifest, OutputKind, Precision
-from shared.task import task_named
+from shared.task import CONFIDENCE_HEAD, task_named
 
 _TENSORFLOW = ("frozen_graph", "saved_model", "keras")
 _BOTH = (Precision.FP32, Precision.FP16)
@@ -66,6 +66,7 @@ IMAGES = "images"  # The name of the input in end-to-end files.
 
 _FINAL_KINDS = {
     "mask": OutputKind.CLASS_IDS,
+    CONFIDENCE_HEAD: OutputKind.SCORES,
     "scores": OutputKind.PROBABILITIES,
     "boxes": OutputKind.BOXES,
     "classes": OutputKind.CLASSES,
@@ -91,7 +92,11 @@ def end_to_end_sections(
         for head, tensor in tensors.items()
     }
     keys: dict[str, Any] = {"input": {**section, "tensor": image_tensor, "dtype": "uint8"}, "box_format": {}}
-    keys |= {"output": next(iter(heads.values()))} if source.output else {"outputs": heads}
+    if source.detection.no_object:
+        keys["detection"] = source.detection.model_copy(update={"no_object": None})
+    confidence = heads.pop(CONFIDENCE_HEAD, None) if source.confidence else None
+    has_one = len(task_named(source.task).heads) == 1
+    keys |= {"output": next(iter(heads.values())), "confidence": confidence} if has_one else {"outputs": heads}
     return keys if batch_size is None else keys | {"batching": {"max_size": batch_size}}
 
 

@@ -1,6 +1,9 @@
 """Reads the inputs and outputs of formats that declare them: ONNX, TensorFlow Lite and OpenVINO."""
 
+import ast
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +21,7 @@ from modelling.inspection.model_tensors import (
     last_operation,
 )
 from shared import registry
+from shared.errors import error_reason
 from shared.inference.engine import EngineError
 from shared.inference.table import ENGINES
 from shared.inference.tensor_binding import TensorInfo
@@ -25,6 +29,9 @@ from shared.models.manifest import MAX_SIDE
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
+_NAME_KEYS = ("names", "class_names", "classes", "labels", "id2label", "categories")  # Of metadata.
+_MAX_METADATA = 1 << 17  # Characters.
+_NORMALISATION = 4  # Constants of a batch normalisation: scale, offset, mean and variance.
 IR_NAME = "model.xml"  # Equals cloud.engines.openvino.graph.IR_NAME, whose module imports OpenVINO.
 
 
@@ -88,12 +95,11 @@ def tflite_tensors(path: Path) -> InputsAndOutputs:
 
 def openvino_tensors(path: Path) -> InputsAndOutputs:
     """Reads the inputs and outputs of a folder with OpenVINO's model.xml."""
-    graph = import_module("cloud.engines.openvino.graph")
     heads = import_module("cloud.engines.openvino.heads")
     try:
         model = import_module("cloud.engines.openvino.runtime").core().read_model(path / IR_NAME)
     except RuntimeError as error:
-        raise EngineError(path, f"OpenVINO cannot load this file: {graph.error_summary(error)}") from error
+        raise EngineError(path, f"OpenVINO cannot load this file: {error_reason(error)}") from error
 
     def step(operation: Any) -> Step:
         sources = [each.get_source_output() for each in operation.inputs()]
@@ -105,6 +111,8 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         shape = heads.shape_of(sources[0]) if sources and kind == "TopK" else None
         names = [each.get_friendly_name() for each in nodes]
         array = next(constants, None) if kind.lower() in ARITHMETIC else None
+        if kind == "BatchNormInference":
+            array = np.concatenate(list(constants)[2:])
         return Step(kind, names, [operation.get_friendly_name()], array, None if shape is None else shape[axis])
 
     steps = [step(each) for each in model.get_ops()]
@@ -135,6 +143,22 @@ READERS: dict[str, Callable[[Path], InputsAndOutputs]] = {
     "tflite": tflite_tensors,
     "openvino": openvino_tensors,
 }
+
+
+def onnx_class_names(path: Path) -> tuple[str, ...]:
+    """Returns the class names in an ONNX file's metadata, by class id: a list or a map, in JSON or as a Python literal."""
+    session = import_module("shared.inference.onnxruntime").open_session(path)
+    metadata = session.get_modelmeta().custom_metadata_map
+    for text in (metadata[key] for key in _NAME_KEYS if len(metadata.get(key, "")) in range(1, _MAX_METADATA)):
+        for parse in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                found = parse(text)
+                if isinstance(found, dict):
+                    by_id = {int(each): name for each, name in found.items()}
+                    found = [by_id.get(number) for number in range(len(by_id))]
+                if isinstance(found, list | tuple) and found and all(isinstance(each, str) for each in found):
+                    return tuple(found)
+    return ()
 
 
 def _tensors(
@@ -177,6 +201,8 @@ def _onnx_steps(path: Path) -> list[Step]:
     def step(node: Any) -> Step:
         constants = [arrays[each] for each in node.input if each in arrays and arrays[each].data_type]
         array = onnx.numpy_helper.to_array(constants[0]) if constants and node.op_type.lower() in ARITHMETIC else None
+        if node.op_type == "BatchNormalization" and len(constants) == _NORMALISATION:
+            array = np.concatenate([onnx.numpy_helper.to_array(each) for each in constants[2:]])
         axis = next((each.i for each in node.attribute if each.name == "axis"), -1 if node.op_type == "TopK" else 0)
         sides = shapes.get(node.input[0]) if node.op_type in ("ArgMax", "TopK") else None
         return Step(node.op_type, node.input, node.output, array, sides[axis].dim_value or None if sides else None)
@@ -205,6 +231,12 @@ def _tflite_steps(path: Path) -> list[Step]:
         constants = [bytes(each) for each in data if kind.lower() in ARITHMETIC and each is not None]
         constant = np.frombuffer(constants[0], np.float32) if constants else None
         inputs = [names[each] for each in operator.inputs]
+        classes = None
+        if kind == "ARG_MAX" and (axis := model.buffers[graph.tensors[operator.inputs[1]].buffer].data) is not None:
+            scores = graph.tensors[operator.inputs[0]]
+            sides = scores.shape if scores.shapeSignature is None else scores.shapeSignature
+            classes = max(0, int(sides[np.int8(axis[0])])) or None  # The axis is little-endian and small.
         for position, output in enumerate(operator.outputs):
-            steps.append(Step(f"{custom}:{position}" if custom else kind, inputs, [names[output]], constant))
+            name = f"{custom}:{position}" if custom else kind
+            steps.append(Step(name, inputs, [names[output]], constant, classes))
     return steps

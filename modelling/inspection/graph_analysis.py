@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.tensorflow.graph_session import error_summary
+import numpy as np
+
 from cloud.engines.tensorflow.graphdef import dependent, node_of, reachable
 from cloud.engines.tensorflow.runtime import tf
 from modelling.inspection.model_tensors import Step, Tensor, first_arithmetic, input_scale, is_image, last_operation
+from shared.errors import error_reason
 from shared.inference.engine import EngineError
 
 _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
@@ -35,7 +37,7 @@ class GraphAnalysis:
             with self._graph.as_default():
                 tf.import_graph_def(graph, name="")
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
-            raise EngineError(path, f"TensorFlow cannot load this graph: {error_summary(error)}") from error
+            raise EngineError(path, f"TensorFlow cannot load this graph: {error_reason(error)}") from error
         placeholders = {op.name: op.outputs[0].name for op in self._graph.get_operations() if op.type in _PLACEHOLDERS}
         bare = {node: node for node in placeholders.values()}  # A bare graph's inputs are named as tensors, "input:0".
         self.inputs = [self._tensor(name, node) for name, node in (inputs or bare).items()]
@@ -133,6 +135,8 @@ class GraphAnalysis:
     def _uses(self, node: str) -> list[Step]:
         def step(operation: Any) -> Step:
             constants = [tf.get_static_value(each) for each in operation.inputs if each.name != node]
+            if operation.type.startswith("FusedBatchNorm") and all(each is not None for each in constants[2:]):
+                constants = [np.concatenate(constants[2:])]
             outputs = [each.name for each in operation.outputs]
             return Step(operation.type, [node], outputs, constants[0] if constants else None)
 

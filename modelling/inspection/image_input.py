@@ -9,6 +9,7 @@ import numpy as np
 from modelling.inspection.model_tensors import Tensor, image_sides, possible_axes
 from modelling.inspection.output_rule import Options, UndecidedError
 from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
 from shared.inference.engine import EngineError
 from shared.inference.pre_postprocess import quantised_levels
 from shared.models.manifest import MAX_SIDE, NORMALIZATIONS, AxisOrder, InputSection
@@ -43,6 +44,7 @@ def image_section(
     keys = {
         "tensor": image.name,
         "layout": options.layout or Layout.RGB8,
+        "resize": options.resize or Resize.CROP,
         **_numbers(path, image, options, notes, scale),
     }
     sections = {
@@ -62,8 +64,10 @@ def image_section(
         notes.append(f"the input has a fixed batch size of {image.shape[0]}: frames are run {image.shape[0]} at a time")
     if size is None and None in sides:
         notes.append(f"the graph accepts any input size: {section.height}×{section.width} is guessed (--size)")
-    if options.layout is None:
-        notes.append("a graph does not declare its channel order: rgb8 is guessed (--layout), and crop (input.resize)")
+    guessed = [] if options.layout else ["its channel order: rgb8 is guessed (--layout)"]
+    guessed += [] if options.resize else ["how its images are resized: crop is guessed (--resize)"]
+    if guessed:
+        notes.append(f"a graph does not declare {', and '.join(guessed)}")
     return section, axes is AxisOrder.NCHW, notes
 
 

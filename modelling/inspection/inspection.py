@@ -15,7 +15,7 @@ from cloud.engines.tensorflow.keras_model import freeze_keras, read_keras
 from cloud.engines.tensorflow.saved_model import freeze_signature, read_saved_model
 from cloud.models.opening import open_model
 from modelling.inspection import image_run
-from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis, torchscript_tensors
+from modelling.inspection.file_analysis import IR_NAME, READERS, FileAnalysis, onnx_class_names, torchscript_tensors
 from modelling.inspection.graph_analysis import GraphAnalysis
 from modelling.inspection.image_input import image_section
 from modelling.inspection.model_files import copy_model, refuse_other_files
@@ -28,8 +28,8 @@ from shared.files import tree_sha256, write_file
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
 from shared.inference.engine import Engine, EngineError, Images, InferenceError, Outputs
 from shared.inference.onnx_weights import weight_files
-from shared.inference.pre_postprocess import THRESHOLDS
 from shared.inference.table import ENGINES, readers
+from shared.inference.tensor_binding import find_tensor
 from shared.models.manifest import (
     MANIFEST_NAME,
     DetectionSection,
@@ -37,6 +37,7 @@ from shared.models.manifest import (
     LabelSection,
     Manifest,
     OutputKind,
+    OutputSection,
     Placement,
 )
 from shared.models.repository import Repository, StoredModel
@@ -51,6 +52,10 @@ _BACKGROUND = ("background", "???")  # Names of a background in label files, wit
 _COCO_IDS = 90  # Class ids of the usual detectors that contain the suppression and do not show the number.
 _KERAS_SUFFIXES = (".keras", ".h5", ".hdf5")
 _TORCHSCRIPT_SUFFIXES = (".pt", ".pth", ".torchscript")
+_GREY = (
+    "put a conversion to grey before its first layer, such as a 1×1 convolution with the weights 0.299, 0.587 and 0.114 of "
+    "red, green and blue, and export it again with an input of three channels"
+)
 _SUFFIXES = {".onnx": "onnx", ".tflite": "tflite"}
 
 
@@ -122,6 +127,9 @@ def inspect(
     notes: list[str] = []
     kind, analysis, signature = _read(path, size, notes, signature)
     images, outputs = list(filter(is_image, analysis.inputs)), analysis.outputs()
+    grey = [each for each in analysis.inputs if is_image(each, 1)]
+    if grey and not images:
+        raise EngineError(path, f"takes {grey[0]}, an image of one channel, and frames have three: {_GREY}")
     if not images:
         inputs = "; ".join([format_tensors(analysis.inputs), *notes])
         raise EngineError(path, f"takes no image (N×H×W×3 or N×3×H×W): its inputs are {inputs}")
@@ -154,10 +162,19 @@ def inspect(
             return False
 
     image_input, is_planar, found = image_section(path, image, options, size, scale=analysis.scale, works=works)
-    options = options.model_copy(update={"labels": len(labels.names) if labels else None})
+    is_stated, labels = labels is not None, labels or _own_labels(path, kind, notes)
+    if labels is not None:
+        stated = {"labels": len(labels.names), "starts_with_background": _starts_with_background(labels)}
+        options = options.model_copy(update=stated)
     batch = image.shape[0] if image.shape else None
     rule = OutputRule(path, image_input, options, observe, batch=batch, planar=is_planar)
     reading = rule.read(outputs, analysis.inner_outputs)
+    if labels is not None and not is_stated:
+        is_used = reading.classes in (None, len(labels.names), len(labels.names) + reading.has_background)
+        notes.append(
+            f"the file's metadata names {len(labels.names)} classes: {'' if is_used else 'not '}used (--labels)"
+        )
+        labels = labels if is_used else None
     constants, unused, needs = analysis.other_inputs(image, [tensor for tensor, _ in reading.heads.values()])
     notes += [*reading.notes, *needs, *(f"not needed for the output: {tensor}" for tensor in unused), *found]
     task = task_named(reading.task)
@@ -168,7 +185,7 @@ def inspect(
         | {
             "task": reading.task,
             "input": image_input.model_copy(update={"constants": constants}),
-            "confidence": _confidence(reading, notes) if isinstance(analysis, FileAnalysis) else None,
+            "confidence": _confidence(path, reading, options.confidence, notes),
             **({"output": next(iter(reading.sections.values()))} if has_one_head else {"outputs": reading.sections}),
             "labels": _labels(reading, labels or _known_labels(reading, notes), notes) if has_labels else (),
             **_settings(path, reading, labels, notes),
@@ -178,7 +195,7 @@ def inspect(
     random = analysis.random_operations(reading.output)
     if random:
         notes.append(f"the output depends on random operations ({', '.join(random[:3])}): dropout or noise")
-    _check_run(path, manifest, notes)
+    _check_run(path, manifest.with_confidence_head(), notes, is_named=is_stated)
     return Inspection(path, manifest, image, reading, tuple(map(printable, notes)))
 
 
@@ -273,9 +290,10 @@ def _folder_format(path: Path) -> str | None:
 
 def _settings(path: Path, reading: Reading, labels: Labels | None, notes: list[str]) -> Mapping[str, Any]:
     """Returns the other keys of the manifest; labels that begin with the background change the number of the first class."""
-    is_background = labels is not None and labels.names[0].strip("_").lower() in _BACKGROUND
+    is_background = labels is not None and _starts_with_background(labels)
     if is_background and "boxes" in reading.heads and "classes" not in reading.heads:
-        raise EngineError(path, "scores boxes of the first label, the background: give --task tensors")
+        remedy = "give --no-object first, and labels without it, or --task tensors"
+        raise EngineError(path, f"scores boxes of the first label, the background: {remedy}")
     if not is_background or "classes" not in reading.heads:
         return reading.settings
     if not reading.settings["detection"].first_class:
@@ -292,23 +310,52 @@ def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:
             f"classes are numbered {first} to {_COCO_IDS + first - 1}, because they have no names: give --labels"
         )
         return numbered_labels(_COCO_IDS, first)
-    if reading.task == "segmentation" and reading.classes == len(_ONE_CHANNEL) and reading.kind in THRESHOLDS:
-        return Labels(_ONE_CHANNEL, numbered_labels(len(_ONE_CHANNEL)).colours)
+    if reading.has_background:
+        numbered = numbered_labels(reading.classes or 0)
+        is_one = reading.classes == len(_ONE_CHANNEL)
+        return Labels(_ONE_CHANNEL if is_one else (_BACKGROUND[0], *numbered.names[1:]), numbered.colours)
     return None
 
 
-def _confidence(interface: Reading, notes: list[str]) -> str | None:
-    """Returns the declared output with the scores of a mask of class ids, if there is exactly one."""
-    scores = [
-        each for each in interface.others if each.dtype.startswith("float") and len(each.shape or ()) == _MAP_RANK
-    ]
-    if interface.kind is not OutputKind.CLASS_IDS or len(scores) != 1:
+def _own_labels(path: Path, form: str, notes: list[str]) -> Labels | None:
+    """Returns the class names in the file's metadata as labels; None if there are none that can be used."""
+    names = onnx_class_names(path) if form == "onnx" else ()
+    try:
+        return Labels(names, numbered_labels(len(names)).colours) if names else None
+    except LabelsError as error:
+        notes.append(f"the class names in the file's metadata are not used: {error}")
         return None
-    notes.append(f"{scores[0].name} is assumed to be the scores before softmax: if it is not, remove confidence")
-    return scores[0].name
+
+
+def _starts_with_background(labels: Labels) -> bool:
+    return labels.names[0].strip("_").lower() in _BACKGROUND
+
+
+def _confidence(path: Path, reading: Reading, stated: str | None, notes: list[str]) -> OutputSection | None:
+    """Returns the output with the scores per class: the stated one, or the only one beside a mask of class ids."""
+    if reading.task != "segmentation":
+        return None
+    maps = [each for each in reading.others if each.dtype.startswith("float") and len(each.shape or ()) == _MAP_RANK]
+    maps = [*maps, reading.output] if stated else maps if reading.kind is OutputKind.CLASS_IDS else []
+    scores = {each.name: each for each in maps}
+    if stated is None and len(scores) != 1:
+        return None
+    chosen = find_tensor(scores, stated or next(iter(scores)), "output", path)
+    if chosen.operation == "sigmoid":
+        raise EngineError(path, f"{chosen} has sigmoids, and a confidence needs scores around one softmax: name others")
+    is_softmax = chosen.operation == "softmax"
+    kind = OutputKind.PROBABILITIES if is_softmax else OutputKind.SCORES
+    meaning = "probabilities of classes" if is_softmax else "scores before softmax"
+    notes.append(f"{chosen.name} is assumed to be the {meaning}: if it is not, remove confidence")
+    axes = reading.axes if chosen is reading.output else None
+    return OutputSection(tensor=chosen.name, kind=kind, axes=axes)
 
 
 def _labels(interface: Reading, labels: Labels | None, notes: list[str]) -> tuple[LabelSection, ...]:
+    if labels is not None and interface.has_background and len(labels.names) + 1 == interface.classes:
+        labels = Labels((_BACKGROUND[0], *labels.names), ((0, 0, 0), *labels.colours))
+    if labels is not None and interface.classes is None:
+        notes.append(f"the file does not show its number of classes: check that the {len(labels.names)} labels are all")
     if labels is None:
         count = min(interface.classes or GUESSED_CLASSES, MAX_LABELS)
         unknown = "" if interface.classes else ", and the graph does not show their number"
@@ -354,8 +401,12 @@ def _noise(count: int, height: int, width: int) -> Images:
     return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), np.uint8)
 
 
-def _check_run(path: Path, manifest: Manifest, notes: list[str]) -> None:
-    """Runs the model twice by its draft manifest and notes what is unusual in its outputs."""
+def _check_run(path: Path, manifest: Manifest, notes: list[str], *, is_named: bool) -> None:
+    """Runs the model twice by its draft manifest and notes what is unusual in its outputs.
+
+    Raises:
+        LabelsError: the model predicts a class that the user's labels do not name.
+    """
     first, second = _on_noise(path, manifest)
     if any(not np.array_equal(first[head], second[head], equal_nan=True) for head in first):
         notes.append("the same image gave two different outputs: dropout or noise is on and cannot be switched off")
@@ -363,7 +414,10 @@ def _check_run(path: Path, manifest: Manifest, notes: list[str]) -> None:
         return
     highest = first["mask"].max()
     if highest >= len(manifest.labels):
-        notes.append(f"the model predicts class {highest}, and only {len(manifest.labels)} are named: give --labels")
+        problem = f"the model predicts class {highest}, and only {len(manifest.labels)} are named: give --labels"
+        if is_named:
+            raise LabelsError(f"{path}: {problem} with all")
+        notes.append(problem)
     if highest == first["mask"].min():
         notes.append(f"every pixel of noise is class {highest}: check a mask of a real image with `skylane model run`")
 

@@ -44,7 +44,7 @@ ARITHMETIC = {  # The operations that scale or shift an image.
     **dict.fromkeys(("div", "realdiv", "divide"), "divides"),
     **dict.fromkeys((*_ADDITIONS, "sub", "subtract"), "shifts"),
 }
-_BYTE_RANGE = 16.0  # A subtracted mean or a divisor above this is meant for pixels of 0..255.
+BYTE_RANGE = 16.0  # A subtracted mean or a divisor above this is meant for pixels of 0..255.
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Step:
     operation: str
     inputs: Sequence[str]
     outputs: Sequence[str]
-    constant: npt.NDArray[Any] | None = None  # Of an arithmetic operation.
+    constant: npt.NDArray[Any] | None = None  # Of an arithmetic operation; mean and variance of a batch normalisation.
     classes: int | None = None  # See `Tensor.classes`.
 
 
@@ -91,19 +91,19 @@ def format_tensors(tensors: Iterable[Tensor]) -> str:
     return "; ".join(str(tensor) for tensor in tensors) or "none"
 
 
-def is_image(tensor: Tensor) -> bool:
+def is_image(tensor: Tensor, channels: int = _RGB) -> bool:
     """Returns whether a tensor has the dtype and, as far as it is known, the shape of an image."""
-    return tensor.dtype in IMAGE_DTYPES and bool(possible_axes(tensor))
+    return tensor.dtype in IMAGE_DTYPES and bool(possible_axes(tensor, channels))
 
 
-def possible_axes(tensor: Tensor) -> tuple[AxisOrder, ...]:
-    """Returns the axis orders in which a tensor may be an image of three channels."""
+def possible_axes(tensor: Tensor, channels: int = _RGB) -> tuple[AxisOrder, ...]:
+    """Returns the axis orders in which a tensor may be an image of so many channels."""
     shape = tensor.shape
     if shape is None:
         return tuple(AxisOrder)
     if len(shape) != MAP_RANK:
         return ()
-    proven = tuple(axes for axes in AxisOrder if shape[CHANNEL_AXES[axes]] == _RGB)
+    proven = tuple(axes for axes in AxisOrder if shape[CHANNEL_AXES[axes]] == channels)
     return proven or tuple(
         axes
         for axes in AxisOrder
@@ -148,7 +148,11 @@ def first_arithmetic(image: str, uses: Callable[[str], Sequence[Step]]) -> tuple
         if len(used) != 1 or not used[0].outputs:
             break
         operation, constant, image = used[0].operation.lower(), used[0].constant, used[0].outputs[0]
-        if verb := ARITHMETIC.get(operation):
+        if operation.startswith(("batchnorm", "fusedbatchnorm")) and constant is not None:
+            mean, variance = np.split(np.abs(constant), 2)
+            if mean.any() or not np.allclose(variance, 1):
+                return "shifts and divides", float(max(mean.max(), np.sqrt(variance).max()))
+        elif verb := ARITHMETIC.get(operation):
             if constant is None or not constant.size:
                 break
             if not np.all(constant == (0 if verb == "shifts" else 1)):
@@ -163,6 +167,6 @@ def input_scale(arithmetic: tuple[str, float] | None) -> tuple[float, str]:
     if arithmetic is None:
         return 1 / 255, "nothing in the graph shows the range of its input: 0..1 is guessed (--normalize)"
     verb, value = arithmetic
-    takes_bytes = value <= 1 / _BYTE_RANGE if verb == "multiplies" else value >= _BYTE_RANGE
+    takes_bytes = value <= 1 / BYTE_RANGE if verb == "multiplies" else value >= BYTE_RANGE
     fed = "it is fed 0..255" if takes_bytes else "0..1 is guessed"
     return 1.0 if takes_bytes else 1 / 255, f"the graph {verb} its input by {value:g}: {fed} (--normalize)"

@@ -14,13 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelling.inspection.model_tensors import Tensor, format_tensors
+from modelling.inspection.model_tensors import BYTE_RANGE, Tensor, format_tensors
 from shared.config import Section
 from shared.errors import suggestion
 from shared.imaging.frames import Layout
+from shared.imaging.geometry import Resize
 from shared.imaging.labels import MAX_LABELS, MAX_MASK_LABELS
 from shared.inference.engine import EngineError
-from shared.inference.pre_postprocess import CHANNEL_AXES, MAP_RANK, THRESHOLDS, channel_axis, fit, fitting_axes
+from shared.inference.pre_postprocess import (
+    CHANNEL_AXES,
+    MAP_RANK,
+    RANGED,
+    THRESHOLDS,
+    channel_axis,
+    fit,
+    fitting_axes,
+)
 from shared.messages.tensors import DTYPES, MAX_TENSORS
 from shared.models.manifest import (
     MASK,
@@ -29,6 +38,7 @@ from shared.models.manifest import (
     BoxOrder,
     DetectionSection,
     InputSection,
+    NoObject,
     OutputKind,
     OutputSection,
 )
@@ -50,7 +60,11 @@ _SCORES_RANK, _ANCHORS_RANK = 2, 3  # N×C; N×A×4 or N×A×C.
 _MIN_FLAT_SIDE = 8  # Rows and columns of a map N×H×W; smaller ones are not a map.
 _UNIT_SCALE = 1 / 256  # TensorFlow Lite's scale of a quantised sigmoid or softmax.
 _MAX_RELATIVE = 2.0  # Boxes of noise in pixels have larger numbers.
-_MAX_REVERSED = 0.25  # Share of boxes of noise whose corners may be in the wrong order.
+_MAX_REVERSED = 0.25  # Share of boxes of noise that may contradict the order of their numbers.
+_OVERHANG = 0.05  # Part of the image by which a box may reach over its edge.
+_MANY_LEVELS = 128  # Noise gives fewer class ids than that.
+# Operations whose results are levels rather than class ids.
+_LEVELS = ("mul", "multiply", "div", "realdiv", "divide", "clip", "clipbyvalue", "minimum", "round", "floor")
 _ROUNDING = 1e-4
 # Operations whose results are integers only if they are quantised.
 _REAL_NUMBERS = ("sigmoid", "softmax", "linear", "real numbers")
@@ -69,9 +83,14 @@ class Options(Section):
     output_axes: AxisOrder | None = None
     axes: AxisOrder | None = None
     layout: Layout | None = None
+    resize: Resize | None = None
+    box_order: BoxOrder | None = None
+    no_object: NoObject | None = None
+    confidence: str | None = None  # The name of the output with the scores per class.
     output: str | None = None  # The name of the main output.
     normalize: str | None = None  # A key of NORMALIZATIONS.
     labels: int | None = None  # The number of labels.
+    starts_with_background: bool = False  # Whether the first label is the background.
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +101,7 @@ class Reading:
     heads: Mapping[str, tuple[Tensor, OutputKind]]  # By the manifest's head; the first one is the main one.
     classes: int | None = None  # None if unknown.
     axes: AxisOrder | None = None  # Of a segmentation's scores.
+    has_background: bool = False  # The first class of a segmentation is where no channel is above a limit.
     settings: Mapping[str, Any] = field(default_factory=dict)  # Further keys of the manifest.
     notes: Sequence[str] = ()
     others: tuple[Tensor, ...] = ()  # Possible outputs that were not chosen.
@@ -202,7 +222,7 @@ class OutputRule:
                 f"{chosen} is smaller than the input by no whole number, as of a network that crops the image: give --task "
                 "segmentation if it shows the whole image, else --task tensors"
             )
-        if self._is_ids(chosen):
+        if self._is_ids(chosen) and not self._is_levels(chosen):
             kind, axes, classes = self._options.output_kind or OutputKind.CLASS_IDS, None, chosen.classes
             if chosen.dtype == "bool":
                 classes = 2
@@ -217,8 +237,9 @@ class OutputRule:
             raise self._undecided(
                 f"{chosen} has {classes} classes, and a mask has at most {MAX_MASK_LABELS}: {_TENSORS}"
             )
-        heads = {MASK: (chosen, kind)}
-        return Reading("segmentation", heads, classes, axes, notes=notes, others=_without(outputs, heads))
+        heads, others = {MASK: (chosen, kind)}, _without(outputs, {MASK: (chosen, kind)})
+        has_background = kind in THRESHOLDS and (axes is None or chosen.sides[CHANNEL_AXES[axes]] != classes)
+        return Reading("segmentation", heads, classes, axes, has_background, notes=notes, others=others)
 
     def _choice(self, ranked: Sequence[Tensor]) -> list[str]:
         """Returns a note if the first tensor was chosen of several; refuses to choose one of equal ones."""
@@ -257,14 +278,60 @@ class OutputRule:
         channels = 1 if axis is None else tensor.sides[axis] or 1
         if channels == _RGB:
             notes.append(f"{tensor} may be an image instead of scores of 3 classes: then {_TENSORS}")
-        if channels > 1:
+        kind = self._options.output_kind
+        has_background = channels == 1 or self._has_background(tensor, channels)
+        if not has_background:
             fitting = fitting_axes(tensor.sides, image.height, image.width)
             if self._options.output_axes is None and len(fitting) > 1:
                 notes.append(f"{tensor} may be nhwc or nchw: took {order}, as the labels or the input (--output-axes)")
-            return self._options.output_kind or OutputKind.SCORES, order, channels
-        kind = self._options.output_kind or self._scale_of(tensor, notes)
-        notes.append(f"one channel is background and foreground: {kind} above {THRESHOLDS.get(kind, 0):g}")
-        return kind, order, 2
+            return kind or OutputKind.SCORES, order, channels
+        is_sure = channels > 1 or self._is_levels(tensor)
+        kind = kind or (OutputKind.PROBABILITIES if is_sure else self._scale_of(tensor, notes))
+        if kind in THRESHOLDS:
+            limit = f"{kind} above {self._limit(tensor, kind)}"
+            each = f"{channels} labels have one channel each: a pixel without {limit} in any is background"
+            several = f"{each}; --output-kind scores takes the highest instead"
+            notes.append(several if channels > 1 else f"one channel is background and foreground: {limit}")
+        return kind, order, channels + 1
+
+    def _has_background(self, tensor: Tensor, channels: int) -> bool:
+        """Returns whether several channels are independent labels, beside a background that has no channel."""
+        kind, labels = self._options.output_kind, self._options.labels
+        if kind not in (None, OutputKind.PROBABILITIES):
+            return kind is OutputKind.LOGITS and labels == channels + 1
+        if labels == channels and self._options.starts_with_background:
+            return False
+        if tensor.operation:
+            return tensor.operation == "sigmoid"
+        values = self._values([tensor])[tensor.name].astype(np.float64)
+        is_shared = np.allclose(values.sum(axis=self._axis(tensor)), 1, atol=1e-3)
+        return not is_shared and values.min() >= 0 and values.max() <= 1
+
+    def _is_levels(self, tensor: Tensor) -> bool:
+        """Returns whether integers are a mask over the range of their type, such as 0 to 255, instead of class ids."""
+        is_known = self._options.output_kind is not None or tensor.operation in ("argmax", *_REAL_NUMBERS)
+        if is_known or tensor.is_float or tensor.dtype == "bool":
+            return False
+        values, limit = self._values([tensor])[tensor.name], min(np.iinfo(tensor.dtype).max, np.iinfo(np.uint16).max)
+        is_computed = tensor.operation in _LEVELS and values.max() > 1
+        if is_computed and values.max() <= limit / 2:
+            raise self._undecided(
+                f"{tensor} gave 0 to {values.max()} on noise, as class ids or a mask over the range of {tensor.dtype}: "
+                "give --output-kind class_ids or probabilities"
+            )
+        return bool(is_computed or values.max() == limit or len(np.unique(values)) > _MANY_LEVELS)
+
+    def _limit(self, tensor: Tensor, kind: OutputKind) -> str:
+        """Returns the limit of the background as text; refuses numbers of which it is unknown."""
+        values, is_integer = self._values([tensor])[tensor.name], not tensor.dtype.startswith("float")
+        is_ranged = tensor.dtype in RANGED and (tensor.dtype != "int8" or tensor.is_float or values.min() < 0)
+        is_unit = tensor.is_float and values.max() <= BYTE_RANGE
+        if (is_unit or is_ranged) if kind is OutputKind.PROBABILITIES else (tensor.is_float or values.min() < 0):
+            return f"half of the range of {tensor.dtype}" if is_integer and not is_unit else f"{THRESHOLDS[kind]:g}"
+        raise self._undecided(
+            f"{tensor} gave {values.min():g} to {values.max():g} on noise, and probabilities are 0 to 1 or over the whole "
+            f"range of {', '.join(RANGED)}: convert them in the network; {_TENSORS}"
+        )
 
     def _axis(self, tensor: Tensor) -> int | None:
         """Returns the axis of the channels of a map; None for one without."""
@@ -361,15 +428,42 @@ class OutputRule:
             scores = [each for each in anchors if each is not boxes and each.sides[1] == boxes.sides[1]]
             if boxes.sides[2] == _CORNERS and scores:
                 numbers = self._values([boxes])[boxes.name]
-                if (numbers[..., 2:] < numbers[..., :2]).any(axis=-1).mean() > _MAX_REVERSED:
-                    raise self._undecided(f"{boxes} is not x1, y1, x2, y2: on noise, x2 < x1 or y2 < y1; {_TENSORS}")
-                is_relative = np.abs(numbers).max() <= _MAX_RELATIVE
+                is_relative = bool(np.abs(numbers).max() <= _MAX_RELATIVE)
+                order = self._options.box_order or self._box_order(boxes, numbers, is_relative=is_relative)
                 unit = "from 0 to 1, as on noise," if is_relative else "in pixels of the input"
-                notes = [f"{boxes.name} is assumed to be x1, y1, x2, y2 {unit} (box_format)"]
-                settings = {"box_format": BoxFormatSection(normalised=True)} if is_relative else {}
+                notes = [f"{boxes.name} is assumed to be {order} {unit} (--box-order, box_format)"]
+                form = BoxFormatSection(order=order, normalised=is_relative)
                 reading = self._scored("detection", scores[0], outputs, notes, {"boxes": (boxes, OutputKind.BOXES)})
-                return replace(reading, settings=settings)
+                return self._without_no_object(replace(reading, settings={"box_format": form}), order)
         return None
+
+    def _box_order(self, boxes: Tensor, numbers: npt.NDArray[Any], *, is_relative: bool) -> BoxOrder:
+        """Returns xyxy if the boxes of noise can be nothing else but corners, else asks."""
+        size = 1.0 if is_relative else np.array([self._image.width, self._image.height])
+        start, end = numbers[..., :2] / size, numbers[..., 2:] / size
+        is_reversed = (end < start).any(axis=-1)
+        low, high = start - end / 2, start + end / 2
+        is_centred = ((low >= -_OVERHANG) & (high <= 1 + _OVERHANG) & (end > 0)).all(axis=-1)
+        if is_reversed.mean() <= _MAX_REVERSED and is_centred.mean() < 1 - _MAX_REVERSED:
+            return BoxOrder.XYXY
+        seen = "on noise, x2 < x1 or y2 < y1" if is_reversed.mean() > _MAX_REVERSED else "centre and size fit as well"
+        raise self._undecided(
+            f"{boxes} does not show that it is x1, y1, x2, y2: {seen}; give --box-order xyxy, yxyx or cxcywh "
+            f"(centre and size, as of DETR); {_TENSORS}"
+        )
+
+    def _without_no_object(self, reading: Reading, order: BoxOrder) -> Reading:
+        """Returns the reading without the class "no object", if the user states it or the labels have no name for it."""
+        classes, place = reading.classes or 0, self._options.no_object
+        is_centred = order is BoxOrder.CXCYWH
+        if place is None and is_centred and self._options.labels == classes - 1:
+            place = "last"
+        if place is None:
+            ask = f'{classes} classes are scored: if one is "no object", as of DETR, give --no-object first or last'
+            return replace(reading, notes=[*reading.notes, *([ask] if is_centred else [])])
+        note = f'the {place} of {classes} classes is "no object", part of a softmax (--no-object)'
+        settings = {**reading.settings, "detection": DetectionSection(no_object=place)}
+        return replace(reading, classes=classes - 1, notes=[*reading.notes, note], settings=settings)
 
     def _classification(self, outputs: list[Tensor]) -> Reading | None:
         """Returns the reading of scores N×C of an image."""
@@ -402,6 +496,10 @@ class OutputRule:
             raise self._undecided(f"--output-kind {kind} does not fit {reading.task}, {reading.output}: give {fits}")
         if self._options.output_axes is not None and reading.axes is None:
             raise self._undecided(f"--output-axes is for scores of pixels, not for {reading.output}: leave it out")
+        is_scored = "boxes" in heads and "classes" not in reading.heads
+        for option, is_known in (("box_order", is_scored), ("no_object", is_scored), ("confidence", MASK in heads)):
+            if getattr(self._options, option) is not None and not is_known:
+                raise self._undecided(f"--{option.replace('_', '-')} is not for {reading.output}: leave it out")
 
 
 def _without(outputs: Sequence[Tensor], heads: Mapping[str, tuple[Tensor, OutputKind]]) -> tuple[Tensor, ...]:

@@ -4,9 +4,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from shared.errors import error_reason
 from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.onnx_weights import checked_onnx_file
-from shared.inference.pre_postprocess import file_precision, first_line
+from shared.inference.pre_postprocess import file_precision
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
 from shared.models.manifest import Manifest, Placement
 
@@ -15,12 +16,16 @@ ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
 _CUDA = "CUDAExecutionProvider"
 _NO_FOLDER = "/nonexistent"  # The folder for external weights of a single file, which may have none.
 _FATAL = 4  # ONNX Runtime's log level for fatal errors; all other errors are exceptions.
+_OLDER = (
+    " Export it for a version that it reads (opset_version of torch.onnx.export, ir_version of onnx), or use a newer "
+    "onnxruntime"
+)
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
     "tensor(bool)": "bool",
     "tensor(string)": "bytes",
-} | {f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "int32", "int64")}
+} | {f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "uint16", "int32", "int64")}
 
 
 class OnnxRuntimeEngine:
@@ -60,7 +65,7 @@ class OnnxRuntimeEngine:
         try:
             arrays = self._session.run(self._outputs, self._binding.inputs(batch))
         except Exception as error:  # ONNX Runtime's errors have no common base class.
-            raise InferenceError(f"the model failed: {first_line(error)}") from error
+            raise InferenceError(f"the model failed: {error_reason(error)}") from error
         return self._binding.outputs(dict(zip(self._outputs, arrays, strict=True)))
 
     def close(self) -> None:
@@ -92,7 +97,9 @@ def open_session(path: Path, device: str = "cpu", placement: Placement = Placeme
     except OSError as error:
         raise EngineError(path, f"cannot be read ({error.strerror})") from error
     except Exception as error:  # ONNX Runtime's errors have no common base class.
-        raise EngineError(path, f"ONNX Runtime cannot load this file: {first_line(error)}") from error
+        reason = error_reason(error)
+        is_newer = "IR version" in reason or "opset" in reason
+        raise EngineError(path, f"ONNX Runtime cannot load this file: {reason}{_OLDER if is_newer else ''}") from error
 
 
 def tensors_of(session: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:

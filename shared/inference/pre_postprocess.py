@@ -26,8 +26,7 @@ from shared.models.manifest import (
     Placement,
     Precision,
 )
-from shared.sanitize import printable
-from shared.task import calibrated_sigmoid, calibrated_softmax
+from shared.task import CONFIDENCE_HEAD, calibrated_sigmoid, calibrated_softmax, log_probabilities
 
 Shape = Sequence[int | None]  # None stands for a dimension of any size.
 
@@ -83,8 +82,9 @@ def fit(rows: int | None, columns: int | None, height: int, width: int) -> int:
 
 Array = npt.NDArray[Any]
 
-# The foreground of a mask with one channel has larger values.
+# The kinds of masks whose background is where no channel has a larger value, see `threshold`.
 THRESHOLDS = {OutputKind.LOGITS: 0.0, OutputKind.PROBABILITIES: 0.5}
+RANGED = ("uint8", "int8", "uint16")  # The integer types that may hold probabilities over their whole range.
 
 _RGB = 3
 _LEVELS = 256  # Values of a pixel.
@@ -208,8 +208,8 @@ def check_output(head: str, shape: Shape | None, preprocessor: Preprocessor, man
         case OutputKind.CLASS_IDS:
             fits = len(shape) in (2, 3) or (len(shape) == MAP_RANK and 1 in (shape[1], shape[3]))
             problem = None if fits else "class ids need N×H×W; for scores set output.kind"
-        case _ if head == MASK:
-            problem, channels = _scores_of_pixels(shape, section, preprocessor, manifest)
+        case _ if head in (MASK, CONFIDENCE_HEAD):
+            problem, channels = _scores_of_pixels(head, shape, preprocessor, manifest)
         case OutputKind.BOXES:
             problem = None if _fits(shape, (None, None, _CORNERS)) else "boxes are N×A×4"
         case OutputKind.CLASSES:
@@ -222,25 +222,30 @@ def check_output(head: str, shape: Shape | None, preprocessor: Preprocessor, man
             rank = _BOXES_RANK if manifest.has_boxes else 2
             expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
             problem = None if len(shape) == rank else expected
-            channels = None if problem else shape[-1]
+            channels = None if problem or shape[-1] is None else shape[-1] - bool(manifest.detection.no_object)
     if problem:
         raise EngineError(path, f"output {section.tensor!r} is {_formatted(shape)}: {problem}")
     labels = len(manifest.labels) or None  # Unknown here if the manifest names a labels file.
     if None not in (channels, labels) and channels != labels:
-        raise EngineError(path, f"gives {channels} scores where the manifest has {labels} labels: name all")
+        key = " in confidence, along its axes," if head == CONFIDENCE_HEAD else ""
+        raise EngineError(path, f"gives {channels} scores{key} where the manifest has {labels} labels: name all")
 
 
 def _scores_of_pixels(
-    shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
+    head: str, shape: Shape, preprocessor: Preprocessor, manifest: Manifest
 ) -> tuple[str | None, int | None]:
-    """Returns the problem of a mask's output of any kind but class ids, and the number of its classes."""
-    is_flat = len(shape) == _BOXES_RANK and section.kind in THRESHOLDS
+    """Returns the problem of scores per pixel, of a mask or for the confidence, and the number of their classes."""
+    section = manifest.heads[head]
+    has_limit = head == MASK and section.kind in THRESHOLDS
+    is_flat = len(shape) == _BOXES_RANK and has_limit
     if len(shape) != MAP_RANK and not is_flat:
         return "scores need N×H×W×C or N×C×H×W", None
     channels = 1 if is_flat else shape[scores_axis(shape, section, preprocessor, manifest)]
+    if channels is not None and has_limit and has_background(channels, section, manifest):
+        return None, None
     if channels != 1:
         return None, channels
-    if section.kind not in THRESHOLDS:
+    if not has_limit:
         return "one channel is not one score per class: set output.kind to logits or probabilities", None
     if len(manifest.labels) not in (0, _BACKGROUND_AND_FOREGROUND):
         return f"one channel is background and foreground: name these 2 labels, not {len(manifest.labels)}", None
@@ -275,12 +280,15 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
             return values
         case _ if head == MASK:
             return _class_ids(values, section, preprocessor, manifest)
+        case _ if head == CONFIDENCE_HEAD:
+            values = np.moveaxis(_floats(values), scores_axis(values.shape, section, preprocessor, manifest), -1)
+            return log_probabilities(values) if section.kind is OutputKind.PROBABILITIES else values
         case OutputKind.BOXES:
             with np.errstate(over="ignore", invalid="ignore"):  # Boxes of noise; no such box is in the frame.
                 return np.concatenate(box_corners(np.split(_floats(values), _CORNERS, axis=-1), manifest), axis=-1)
         case OutputKind.LOGITS:
-            return (calibrated_sigmoid if manifest.has_boxes else calibrated_softmax)(values, 1.0)
-    return _floats(values)
+            values = (calibrated_sigmoid if has_odds(manifest) else calibrated_softmax)(values, 1.0)
+    return _floats(values[..., objects_slice(manifest)] if section.kind in THRESHOLDS else values)
 
 
 def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
@@ -294,10 +302,38 @@ def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
 
 def scores_axis(shape: Shape, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest) -> int:
     """Returns the axis of the channels in a mask's scores with four dimensions."""
-    channels = (1,) if section.kind in THRESHOLDS and len(manifest.labels) == _BACKGROUND_AND_FOREGROUND else ()
-    return channel_axis(
-        shape, section, manifest.input, planar=preprocessor.planar, channels=(len(manifest.labels), *channels)
-    )
+    labels = len(manifest.labels)
+    channels = (labels, labels - 1) if section.kind in THRESHOLDS and labels else (labels,)
+    return channel_axis(shape, section, manifest.input, planar=preprocessor.planar, channels=channels)
+
+
+def has_background(channels: int, section: OutputSection, manifest: Manifest) -> bool:
+    """Returns whether a mask's first label is where no channel exceeds the threshold; the others are the channels."""
+    return section.kind in THRESHOLDS and len(manifest.labels) == channels + 1
+
+
+def threshold(kind: OutputKind, dtype: Any) -> float:
+    """Returns the number above which a value is foreground; in integers, half of the type's range.
+
+    Raises:
+        InferenceError: the range of such integers is unknown.
+    """
+    number = np.dtype(dtype)
+    if kind is OutputKind.LOGITS or number.kind not in "iu":
+        return THRESHOLDS[kind]
+    if number.name not in RANGED:
+        raise InferenceError(f"probabilities in {number} have no known range: return {', '.join(RANGED)} or floats")
+    return (np.iinfo(number).min + np.iinfo(number).max) // 2
+
+
+def has_odds(manifest: Manifest) -> bool:
+    """Returns whether logits are those of a sigmoid per class, instead of a softmax."""
+    return manifest.has_boxes and manifest.detection.no_object is None
+
+
+def objects_slice(manifest: Manifest) -> slice:
+    """Returns the classes of a detector's scores without "no object"; all classes for any other model."""
+    return {"first": slice(1, None), "last": slice(0, -1)}.get(manifest.detection.no_object or "", slice(None))
 
 
 def axis_of_one(shape: Shape) -> int | None:
@@ -322,12 +358,6 @@ def box_corners(numbers: Sequence[Any], manifest: Manifest) -> list[Any]:
     return corners
 
 
-def first_line(error: Exception) -> str:
-    """Returns the first line of an error message, at most 300 characters."""
-    text = str(error).strip()
-    return printable(text.splitlines()[0][:300]) if text else type(error).__name__
-
-
 def _class_ids(
     values: Array, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest
 ) -> npt.NDArray[np.uint8]:
@@ -341,9 +371,12 @@ def _class_ids(
     else:
         axis = scores_axis(values.shape, section, preprocessor, manifest) if values.ndim == MAP_RANK else None
         if axis is not None and values.shape[axis] > 1:
-            values = np.asarray(np.argmax(values, axis)).astype(np.uint8)
+            best = np.asarray(np.argmax(values, axis)).astype(np.uint8)
+            if has_background(values.shape[axis], section, manifest):
+                best = (best + np.uint8(1)) * (values.max(axis) > threshold(section.kind, values.dtype))
+            values = best
         else:
-            values = (values if axis is None else values.squeeze(axis)) > THRESHOLDS[section.kind]
+            values = (values if axis is None else values.squeeze(axis)) > threshold(section.kind, values.dtype)
     class_ids = checked_class_ids(values)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):

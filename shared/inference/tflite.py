@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from shared.errors import error_reason
 from shared.inference.engine import EngineError, Images, InferenceError, Outputs, choose_device
-from shared.inference.pre_postprocess import Array, file_precision, first_line
+from shared.inference.pre_postprocess import Array, file_precision
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
 from shared.models.manifest import Manifest, OutputKind, Placement
 
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: the package has no type hints.
+
+
+_MAX_PROBABILITY = 2  # A quantised mask with a larger range is 0 to 255, or the like.
 
 
 class TfliteEngine:
@@ -36,6 +40,7 @@ class TfliteEngine:
         self._model = open_model(path, placement)
         self._binding = TensorBinding(*tensors_of(self._model), manifest, path)
         self.batch_size = self._binding.batch_size
+        self._height, self._width = manifest.input.height, manifest.input.width
         self._inputs = _by_name(self._model.get_input_details())
         self._outputs = _by_name(self._model.get_output_details())
         self._kinds = {tensor.name: manifest.heads[head].kind for head, tensor in self._binding.heads.items()}
@@ -51,7 +56,7 @@ class TfliteEngine:
             self._model.invoke()
             arrays = {name: self._array(name) for name in self._kinds}
         except (RuntimeError, ValueError) as error:
-            raise InferenceError(f"the model failed: {first_line(error)}") from error
+            raise InferenceError(f"the model failed: {error_reason(error)}") from error
         return self._binding.outputs(arrays)
 
     def close(self) -> None:
@@ -60,13 +65,14 @@ class TfliteEngine:
 
     def _allocate(self, size: int) -> None:
         """Allocates the tensors for batches of `size` images."""
+        black = np.zeros((size, self._height, self._width, 3), np.uint8)
         try:
-            if self.batch_size is None:
-                image = self._inputs[self._binding.image.name]
-                self._model.resize_tensor_input(image["index"], (size, *image["shape"][1:]))
+            for name, values in self._binding.inputs(black).items():
+                if tuple(self._inputs[name]["shape"]) != values.shape:
+                    self._model.resize_tensor_input(self._inputs[name]["index"], values.shape)
             self._model.allocate_tensors()
         except RuntimeError as error:
-            raise EngineError(self._path, f"TensorFlow Lite cannot run this file: {first_line(error)}") from error
+            raise EngineError(self._path, f"TensorFlow Lite cannot run this file: {error_reason(error)}") from error
         self._allocated = size
 
     def _array(self, name: str) -> Array:
@@ -74,7 +80,8 @@ class TfliteEngine:
         output = self._outputs[name]
         values: Array = self._model.get_tensor(output["index"])
         scale, zero_point = output["quantization"]
-        if not scale or self._kinds[name] is OutputKind.CLASS_IDS:
+        is_ranged = self._kinds[name] is OutputKind.PROBABILITIES and scale * 255 > _MAX_PROBABILITY
+        if not scale or self._kinds[name] is OutputKind.CLASS_IDS or is_ranged:
             return values
         return (values.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
 
@@ -93,7 +100,7 @@ def open_model(path: Path, placement: Placement = Placement()) -> Any:  # noqa: 
     try:
         return _interpreter.Interpreter(model_content=content, num_threads=threads)
     except (RuntimeError, ValueError) as error:
-        raise EngineError(path, f"is not a TensorFlow Lite model: {first_line(error)}") from error
+        raise EngineError(path, f"is not a TensorFlow Lite model: {error_reason(error)}") from error
 
 
 def tensors_of(model: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInfo]]:

@@ -82,13 +82,19 @@ class OutputKind(StrEnum):
 
     CLASS_IDS = "class_ids"  # N×H×W or N×H×W×1: class ids.
     SCORES = "scores"  # N×H×W×C: scores per class; the highest wins, or the lowest id if equal.
-    # N×C for images (before softmax), N×A×C for boxes (before the sigmoid); N×H×W×1 for masks, foreground above 0.
+    # N×C for images (before softmax), N×A×C for boxes (before the sigmoid); N×H×W×C for masks with one label more, whose
+    # first one is where no channel is above 0.
     LOGITS = "logits"
-    PROBABILITIES = "probabilities"  # Same shapes, in 0..1; a mask's foreground is above 0.5.
+    PROBABILITIES = (
+        "probabilities"  # Same shapes, in 0..1, of masks also the range of an integer type; limit: its half.
+    )
     BOXES = "boxes"  # N×A×4, in `box_format`.
     CLASSES = "classes"  # N×A: the class of each box, of a detector that contains the suppression.
     COUNT = "count"  # N: the number of valid boxes.
     TENSOR = "tensor"  # Any shape with the batch first.
+
+
+_CONFIDENCE_KINDS = (OutputKind.SCORES, OutputKind.PROBABILITIES)
 
 
 class AxisOrder(StrEnum):
@@ -152,7 +158,7 @@ class OutputSection(Section):
 
 
 class BoxOrder(StrEnum):
-    """The order of the four numbers of a box: corners, or centre and size."""
+    """The order of the four numbers of a box: two corners, or centre and size."""
 
     XYXY = "xyxy"
     YXYX = "yxyx"
@@ -166,6 +172,9 @@ class BoxFormatSection(Section):
     normalised: bool = False  # Relative to the width and height of the input, in 0..1, not in pixels.
 
 
+NoObject = Literal["first", "last"]
+
+
 class DetectionSection(Section):
     """The selection of a detector's boxes."""
 
@@ -175,6 +184,7 @@ class DetectionSection(Section):
     )  # Boxes of one class that overlap more are reduced to the best one.
     max_detections: int = Field(default=100, ge=1, le=MAX_DETECTIONS)
     first_class: int = Field(default=0, ge=0, le=MAX_LABELS)  # The number in `classes` that means the first label.
+    no_object: NoObject | None = None  # The place of a class "no object" among scores, which a softmax includes.
 
 
 class SourceSection(Section):
@@ -240,7 +250,11 @@ class Manifest(Section):
     outputs: dict[str, OutputSection] = Field(
         default_factory=dict, max_length=MAX_TENSORS
     )  # The outputs of other tasks by name.
-    confidence: str | None = Field(default=None, min_length=1)  # A segmentation's scores N×h×w×C before softmax.
+    # A segmentation's scores per class, N×h×w×C or N×C×h×w; a name alone means those before softmax.
+    confidence: Annotated[
+        OutputSection | None,
+        BeforeValidator(lambda given: {"tensor": given, "kind": "scores"} if isinstance(given, str) else given),
+    ] = None
     box_format: BoxFormatSection = BoxFormatSection()
     top_k: int = Field(default=5, ge=1, le=MAX_LABELS)  # Classes in the result of a classification.
     detection: DetectionSection = DetectionSection()
@@ -305,6 +319,8 @@ class Manifest(Section):
                 )
         if self.confidence is not None and MASK not in heads:
             raise ValueError(f"confidence is the key of a segmentation, not of {self.task}: remove it")
+        if self.confidence is not None and self.confidence.kind not in _CONFIDENCE_KINDS:
+            raise ValueError(f"confidence.kind is {self.confidence.kind}: use {' or '.join(_CONFIDENCE_KINDS)}")
         return self
 
     @property
@@ -318,10 +334,11 @@ class Manifest(Section):
         return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
 
     def with_confidence_head(self) -> Self:
-        """Returns a copy with a second head `confidence`, the unchanged scores; itself if the model has none."""
+        """Returns a copy with a second head `confidence`, N×h×w×C scores before softmax; itself if the model has none."""
         if self.confidence is None:
             return self
-        scores = OutputSection(tensor=self.confidence, kind=OutputKind.TENSOR)
+        axes = self.confidence.axes or (self.output.axes if self.output else None)
+        scores = self.confidence.model_copy(update={"axes": axes})
         return self.model_copy(update={"output": None, "outputs": {**self.heads, CONFIDENCE_HEAD: scores}})
 
     def with_labels(self, labels: Labels) -> Self:

@@ -89,8 +89,9 @@ class SegmentationTask:
         """Returns the share of pixels whose class has a probability of at least SURE_PIXEL."""
         if CONFIDENCE_HEAD not in outputs:
             raise ConfidenceError(
-                f"the model has no output {CONFIDENCE_HEAD}, so its masks have no confidence: name the tensor of scores "
-                f"before softmax in model.yaml, or choose a model that has it"
+                f"the model has no output {CONFIDENCE_HEAD}, so its masks have no confidence: name its output of scores "
+                "per class by the key confidence of model.yaml (skylane model inspect --confidence NAME writes it), or "
+                "choose a model that has one"
             )
         highest = calibrated_softmax(outputs[CONFIDENCE_HEAD], temperature).max(axis=-1)
         return Confidence(np.array([np.mean(highest >= SURE_PIXEL)], np.float32), two_sided=False)

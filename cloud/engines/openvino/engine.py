@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud.engines.openvino.graph import error_summary, model_batch_size, optimised, read_end_to_end
+from cloud.engines.openvino.graph import model_batch_size, optimised, read_end_to_end
 from cloud.engines.openvino.runtime import core
+from shared.errors import error_reason
 from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
 from shared.inference.pre_postprocess import check_numbers, checked_class_ids
 from shared.models.manifest import Manifest, OutputKind, Placement, Precision
@@ -53,7 +54,7 @@ class OpenVinoEngine:
         try:
             compiled = {size: openvino.compile_model(optimised(model, size), openvino_device, config) for size in sizes}
         except RuntimeError as error:
-            raise EngineError(path, f"OpenVINO cannot compile this model: {error_summary(error)}") from error
+            raise EngineError(path, f"OpenVINO cannot compile this model: {error_reason(error)}") from error
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
         self._manifest = manifest
@@ -80,7 +81,7 @@ class OpenVinoEngine:
         try:
             request.infer([batch], share_inputs=True)
         except RuntimeError as error:
-            raise InferenceError(f"the model failed: {error_summary(error)}") from error
+            raise InferenceError(f"the model failed: {error_reason(error)}") from error
         # The next batch overwrites the request's tensors, so they are copied.
         outputs = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
         for head, values in outputs.items():

@@ -10,6 +10,7 @@ import numpy as np
 from cloud.engines.openvino.heads import postprocess_ops, preprocess_ops, shape_of
 from cloud.engines.openvino.runtime import ops, ov, passes
 from cloud.engines.openvino.transposes import sink_transposes
+from shared.errors import error_reason
 from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import checked_onnx_file
 from shared.inference.pre_postprocess import preprocessor_for
@@ -55,13 +56,6 @@ def optimised(model: Any, batch: int) -> Any:
     return copy
 
 
-def error_summary(error: Exception) -> str:
-    """Returns the informative line of an OpenVINO error, without the source locations, at most 300 characters."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("Exception from", "Check ", "While validating"))]
-    return (kept or [type(error).__name__])[0][:300]
-
-
 def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """Converts the graph of the TensorFlow engine, which includes preprocessing and postprocessing."""
     # Imported here, because TensorFlow takes seconds to import and the other formats do not need it.
@@ -85,7 +79,7 @@ def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
         try:
             model = core.read_model(file)
         except RuntimeError as error:
-            raise EngineError(path, f"OpenVINO cannot load this graph: {error_summary(error)}") from error
+            raise EngineError(path, f"OpenVINO cannot load this graph: {error_reason(error)}") from error
     outputs = _by_name(model.outputs)
     sources = {head: outputs[name].get_node().input_value(0) for head, name in tensors.items()}
     return _model_of(sources, model.inputs[0].get_node())
@@ -100,7 +94,7 @@ def _from_file(core: Any, path: Path, manifest: Manifest) -> Any:
     try:
         model = core.read_model(file)
     except RuntimeError as error:
-        raise EngineError(path, f"OpenVINO cannot load this file: {error_summary(error)}") from error
+        raise EngineError(path, f"OpenVINO cannot load this file: {error_reason(error)}") from error
     inputs, outputs = _by_name(model.inputs), _by_name(model.outputs)
     image_input = find_tensor(inputs, manifest.input.tensor, "input", path)
     raw_outputs = {

@@ -18,7 +18,11 @@ from shared.inference.pre_postprocess import (
     axis_of_one,
     box_corners,
     check_output,
+    has_background,
+    has_odds,
+    objects_slice,
     scores_axis,
+    threshold,
 )
 from shared.models.manifest import MASK, Manifest, OutputKind, OutputSection
 
@@ -71,8 +75,12 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
             return ops.concat(box_corners(numbers, manifest), -1)
         case OutputKind.LOGITS:
             scores = ops.convert(output, np.float32)
-            return ops.sigmoid(scores) if manifest.has_boxes else ops.softmax(scores, -1)
-    return ops.convert(output, np.float32)
+            output = ops.sigmoid(scores) if has_odds(manifest) else ops.softmax(scores, -1)
+    output, objects = ops.convert(output, np.float32), objects_slice(manifest)
+    if section.kind not in THRESHOLDS or objects == slice(None):
+        return output
+    start, stop = (np.array([end]) for end in (objects.start, objects.stop or np.iinfo(np.int64).max))
+    return ops.slice(output, start, stop, np.array([1]), np.array([-1]))
 
 
 def _class_ids(
@@ -89,10 +97,14 @@ def _class_ids(
     if not is_ids:
         axis = scores_axis(shape, section, preprocessor, manifest) if len(shape) == MAP_RANK else None
         if axis is not None and shape[axis] != 1:
-            output = ops.topk(output, np.array(1), axis, "max", "value", "i32", stable=True).output(1)
+            best = ops.topk(output, np.array(1), axis, "max", "value", "i32", stable=True)
+            output = best.output(1)
+            if has_background(shape[axis] or 0, section, manifest):
+                one, zero = (np.array(number, np.int32) for number in (1, 0))
+                above = ops.greater(best.output(0), _threshold(best.output(0), section))
+                output = ops.select(above, ops.add(output, one), zero)
         else:
-            threshold = np.array(THRESHOLDS[section.kind], output.get_element_type().to_dtype())
-            output = ops.greater(output, threshold)
+            output = ops.greater(output, _threshold(output, section))
     if axis is not None:
         output = ops.squeeze(output, np.array([axis]))
         shape = [side for place, side in enumerate(shape) if place != axis]
@@ -106,3 +118,8 @@ def _class_ids(
             nearest = ((np.arange(side) + 0.5) * found / side).astype(np.int64)
             class_ids = ops.gather(class_ids, nearest, np.array(place))
     return class_ids
+
+
+def _threshold(output: Any, section: OutputSection) -> Any:
+    dtype = output.get_element_type().to_dtype()
+    return np.array(threshold(section.kind, dtype), dtype)

@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shared.errors import SkylaneError
-from shared.inference.pre_postprocess import first_line
+from shared.errors import SkylaneError, error_reason
 from shared.messages.protobuf import ProtobufError, method_types, parse
 from shared.messages.tensors import MAX_BYTES
 from shared.network import endpoint
@@ -135,7 +134,7 @@ def _summary(details: str) -> str:
     _, traceback, frames = details.rpartition("Traceback (most recent call last):\n")
     lines = (frames if traceback else details).strip("\n").splitlines()
     unindented = [line for line in lines if line and not line[0].isspace()]
-    return first_line(Exception(unindented[0] if unindented else details))
+    return error_reason(Exception(unindented[0] if unindented else details))
 
 
 def _read_file(variable: str) -> bytes | None:

@@ -16,10 +16,15 @@ from shared.inference.pre_postprocess import (
     axis_of_one,
     box_corners,
     check_output,
+    has_background,
+    has_odds,
+    objects_slice,
     scores_axis,
+    threshold,
 )
 from shared.messages.tensors import DTYPES
 from shared.models.manifest import MASK, Manifest, OutputKind, OutputSection
+from shared.task import CONFIDENCE_HEAD, SMALLEST
 
 
 def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
@@ -56,11 +61,17 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
             if shape is None and section.kind in THRESHOLDS:
                 raise EngineError(path, f"output {section.tensor!r} has no known shape: kind {section.kind} needs one")
             return _class_ids(output, shape, section, preprocessor, manifest)
+        case _ if head == CONFIDENCE_HEAD and shape is not None:
+            scores = tf.cast(output, tf.float32)
+            if scores_axis(shape, section, preprocessor, manifest) == 1:
+                scores = tf.transpose(scores, (0, 2, 3, 1))
+            return tf.math.log(tf.maximum(scores, SMALLEST)) if section.kind is OutputKind.PROBABILITIES else scores
         case OutputKind.BOXES:
             return tf.concat(box_corners(tf.split(tf.cast(output, tf.float32), 4, axis=-1), manifest), axis=-1)
         case OutputKind.LOGITS:
-            return (tf.nn.sigmoid if manifest.has_boxes else tf.nn.softmax)(tf.cast(output, tf.float32))
-    return tf.cast(output, tf.float32)
+            output = (tf.nn.sigmoid if has_odds(manifest) else tf.nn.softmax)(tf.cast(output, tf.float32))
+    output = tf.cast(output, tf.float32)
+    return output[..., objects_slice(manifest)] if section.kind in THRESHOLDS else output
 
 
 def _class_ids(
@@ -81,9 +92,14 @@ def _class_ids(
     else:
         axis = scores_axis(shape, section, preprocessor, manifest) if len(shape) == MAP_RANK else None
         if axis is not None and shape[axis] != 1:
-            output = tf.argmax(output, axis=axis, output_type=tf.int32)
+            best = tf.argmax(output, axis=axis, output_type=tf.int32)
+            if has_background(shape[axis] or 0, section, manifest):
+                above = tf.reduce_max(output, axis) > threshold(section.kind, output.dtype.as_numpy_dtype)
+                best = tf.where(above, best + 1, 0)
+            output = best
         else:
-            output = (output if axis is None else tf.squeeze(output, axis)) > THRESHOLDS[section.kind]
+            limit = threshold(section.kind, output.dtype.as_numpy_dtype)
+            output = (output if axis is None else tf.squeeze(output, axis)) > limit
     is_checked = section.kind is OutputKind.CLASS_IDS and output.dtype not in (tf.uint8, tf.bool)
     class_ids = tf.cast(output, tf.int32 if is_checked else tf.uint8)  # The engine checks an int32.
     if class_ids.shape.rank is not None and tuple(class_ids.shape[1:]) not in (size, (None, None)):

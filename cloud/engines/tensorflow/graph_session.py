@@ -23,12 +23,11 @@ from cloud.engines.tensorflow.runtime import (
     session_config,
     tf,
 )
+from shared.errors import error_reason
 from shared.inference.engine import EngineError, Images, InferenceError, Outputs
 from shared.inference.pre_postprocess import Preprocessor, check_numbers, checked_class_ids, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind, Placement
-
-_PREAMBLE = ("Graph execution error:", "Detected at node ", "Node: ", "<stack traces unavailable>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class GraphSession:
         try:
             fetched = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:
-            raise InferenceError(f"the model failed: {error_summary(error)}") from error
+            raise InferenceError(f"the model failed: {error_reason(error)}") from error
         outputs = dict(zip(self._heads, fetched, strict=False))  # `is_nan` may follow the heads.
         for head, values in outputs.items():
             check_numbers(head, values, self._manifest)
@@ -128,7 +127,7 @@ def freeze(function: Any, path: Path) -> tuple[Any, list[str], list[str]]:
     try:
         frozen = convert_variables_to_constants(function, lower_control_flow=False)
     except (tf.errors.OpError, ValueError, TypeError) as error:
-        raise EngineError(path, f"cannot be frozen: {error_summary(error)}") from error
+        raise EngineError(path, f"cannot be frozen: {error_reason(error)}") from error
     resources = [tensor.name for tensor in frozen.inputs if tensor.dtype == tf.resource]
     if resources:
         raise EngineError(
@@ -136,13 +135,6 @@ def freeze(function: Any, path: Path) -> tuple[Any, list[str], list[str]]:
         )
     graph = frozen.graph.as_graph_def()
     return graph, [tensor.name for tensor in frozen.inputs], [tensor.name for tensor in frozen.outputs]
-
-
-def error_summary(error: Exception) -> str:
-    """Returns the informative line of a TensorFlow error, at most 300 characters."""
-    lines = str(getattr(error, "message", None) or error).splitlines()
-    kept = (line.strip() for line in lines if line.strip() and not line.startswith(_PREAMBLE))
-    return next(kept, type(error).__name__)[:300]
 
 
 def input_preprocessor(frozen: FrozenModel, manifest: Manifest) -> Preprocessor:
@@ -183,7 +175,7 @@ def _import(frozen: FrozenModel, manifest: Manifest, values: Any) -> dict[str, A
             graph, input_map=inputs, return_elements=[_full(output) for output in outputs.values()], name="model"
         )
     except (ValueError, TypeError, tf.errors.OpError) as error:
-        raise EngineError(frozen.path, f"TensorFlow cannot load this graph: {error_summary(error)}") from error
+        raise EngineError(frozen.path, f"TensorFlow cannot load this graph: {error_reason(error)}") from error
     return dict(zip(outputs, tensors, strict=True))
 
 

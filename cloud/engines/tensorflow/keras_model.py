@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from cloud.engines.tensorflow.graph_session import error_summary, freeze
+from cloud.engines.tensorflow.graph_session import freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, frozen_model
 from cloud.engines.tensorflow.runtime import tf
+from shared.errors import error_reason
 from shared.inference.engine import EngineError
 from shared.models.manifest import Manifest
 
@@ -42,7 +43,7 @@ def read_keras(path: Path) -> Any:
         with tf.device("/cpu:0"):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # Keras or HDF5 may raise any error for a damaged file.
-        raise EngineError(path, f"Keras cannot load this file: {error_summary(error)}") from error
+        raise EngineError(path, f"Keras cannot load this file: {error_reason(error)}") from error
     if not getattr(model, "inputs", None) or not getattr(model, "outputs", None):
         raise EngineError(path, "has no fixed inputs and outputs: save a functional or sequential model that was built")
     return model
@@ -68,7 +69,7 @@ def freeze_keras(model: Any, path: Path) -> tuple[Any, dict[str, str], dict[str,
         with tf.device("/cpu:0"):
             function = tf.function(call, autograph=False).get_concrete_function(*specifications)
     except (tf.errors.OpError, ValueError, TypeError, NotImplementedError) as error:
-        raise EngineError(path, f"cannot be traced: {error_summary(error)}") from error
+        raise EngineError(path, f"cannot be traced: {error_reason(error)}") from error
     graph, inputs, outputs = freeze(function, path)
     return graph, dict(zip(input_names, inputs, strict=True)), dict(zip(output_names, outputs, strict=True))
 
@@ -104,7 +105,7 @@ def check_size(path: Path) -> None:
     except EngineError:
         raise
     except Exception as error:  # Any library may raise its own error for a damaged file.
-        raise EngineError(path, f"Keras cannot load this file: {error_summary(error)}") from error
+        raise EngineError(path, f"Keras cannot load this file: {error_reason(error)}") from error
 
 
 def _check_archive(archive: zipfile.ZipFile, path: Path, limit: int) -> None:

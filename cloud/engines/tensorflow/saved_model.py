@@ -4,10 +4,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from cloud.engines.tensorflow.graph_session import error_summary, freeze
+from cloud.engines.tensorflow.graph_session import freeze
 from cloud.engines.tensorflow.graphdef import FrozenModel, check_count, frozen_model
 from cloud.engines.tensorflow.runtime import tf
-from shared.errors import suggestion
+from shared.errors import error_reason, suggestion
 from shared.inference.engine import EngineError
 from shared.models.manifest import Manifest
 
@@ -36,7 +36,7 @@ def read_saved_model(path: Path) -> Any:
     except Exception as error:  # Any part of TensorFlow may raise its own error for a damaged file.
         if not (path / "variables" / "variables.index").is_file():
             raise EngineError(path, "has no variables/: copy the whole folder that holds saved_model.pb") from error
-        raise EngineError(path, f"TensorFlow cannot load this SavedModel: {error_summary(error)}") from error
+        raise EngineError(path, f"TensorFlow cannot load this SavedModel: {error_reason(error)}") from error
 
 
 def freeze_signature(function: Any, path: Path) -> tuple[Any, dict[str, str], dict[str, str]]:

@@ -243,7 +243,7 @@ def test_boxes_and_scores_are_a_detection(tmp_path: Path) -> None:
     heads = found.manifest.heads
     assert (heads["boxes"].tensor, heads["boxes"].kind) == ("bbox:0", OutputKind.BOXES)
     assert (heads["scores"].tensor, heads["scores"].kind) == ("confidence:0", OutputKind.PROBABILITIES)
-    assert "bbox:0 is assumed to be x1, y1, x2, y2" in _notes(found)
+    assert "bbox:0 is assumed to be xyxy in pixels" in _notes(found)
 
 
 def test_scores_beside_class_ids_are_the_confidence() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import Inspection, inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
+from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
 from shared.inference.engine import EngineError
-from shared.models.manifest import AxisOrder, OutputKind
+from shared.inference.model import open_local
+from shared.models.manifest import AxisOrder, BoxOrder, NoObject, OutputKind, Placement
 from shared.models.repository import Repository
+from shared.task import calibrated_softmax
 from tests.support.foreign_models import Side, onnx, onnx_constants, onnx_map
 
 pytest.importorskip("onnxruntime")
@@ -262,3 +266,202 @@ def test_every_pixel_of_one_class_is_noted(tmp_path: Path) -> None:
     """A mask of one class may be right, but is more often a wrong range of the input."""
     onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 1, after=(_SIGMOID,), bias=-20.0)
     assert any("every pixel of noise is class 0" in note for note in inspect(tmp_path / "m.onnx").notes)
+
+
+def _engines(found: Inspection, root: Path) -> list[Any]:
+    """Returns the masks of the written model by ONNX Runtime, by OpenVINO and by OpenVINO's own format."""
+    pytest.importorskip("openvino")
+    masks = [_masks(found, root, _IMAGES)]
+    convert(Repository(root), "foreign", "openvino", _IMAGES, new_name="converted")
+    for name in ("foreign", "converted"):
+        with ModelLoader(Repository(root), engine="openvino").open(name) as model:
+            masks.append(model.predict(_IMAGES))
+    return masks
+
+
+def _labels(*names: str) -> Labels:
+    return Labels(names, ((0, 0, 0),) * len(names))
+
+
+def test_a_pixel_may_have_none_of_several_sigmoids(tmp_path: Path) -> None:
+    """Taken for scores, every pixel would have the least improbable label."""
+    path = tmp_path / "m.onnx"
+    weights = onnx_map(path, (1, 3, 64, 96), 3, after=(_SIGMOID,), bias=-0.5)
+    found = inspect(path, labels=_labels("road", "car", "sky"))
+    assert any(
+        "3 labels have one channel each: a pixel without probabilities above 0.5" in each for each in found.notes
+    )
+    assert [each.name for each in found.manifest.labels] == ["background", "road", "car", "sky"]
+    values = (_IMAGES / 255.0) @ weights.T - 0.5
+    expected = np.where(values.max(-1) > 0, values.argmax(-1) + 1, 0)
+    assert 0.05 < np.mean(expected == 0) < 0.95
+    for mask in _engines(found, tmp_path / "models"):
+        assert np.mean(mask == expected) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "expected"),
+    [
+        (("background", "a", "b"), None, OutputKind.SCORES),
+        (("void", "a", "b", "c"), None, OutputKind.PROBABILITIES),
+        (("a", "b", "c"), OutputKind.SCORES, OutputKind.SCORES),
+    ],
+)
+def test_labels_show_whether_sigmoids_leave_a_background(
+    tmp_path: Path, names: Sequence[str], kind: OutputKind | None, expected: OutputKind
+) -> None:
+    """A background among the labels has a channel of its own, and one label more than channels is without one."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 3, after=(_SIGMOID,))
+    found = inspect(tmp_path / "m.onnx", labels=_labels(*names), options=Options(output_kind=kind))
+    assert found.interface.kind is expected
+    assert [each.name for each in found.manifest.labels] == list(names)
+
+
+def _levels(path: Path, channels: int, dtype: str, factor: float) -> npt.NDArray[np.float64]:
+    """Writes sigmoids as integers of 0 to `factor`; returns their true values for the test's images."""
+    factors = (("Mul", {}), ("Cast", {"to": getattr(onnx.TensorProto, dtype)}))
+    weights = onnx_map(path, (1, 3, 64, 96), channels, after=(_SIGMOID, *factors))
+    model = onnx.load(path)
+    (product,) = [node for node in model.graph.node if node.op_type == "Mul"]
+    product.input.append("factor")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(factor), "factor"))
+    model.graph.output[0].type.tensor_type.elem_type = getattr(onnx.TensorProto, dtype)
+    (kernel,) = [each for each in model.graph.initializer if each.name == "w"]
+    steep = 8 * (weights - weights.mean(axis=1, keepdims=True))
+    kernel.CopyFrom(onnx.numpy_helper.from_array(steep.reshape(channels, 3, 1, 1), "w"))
+    onnx.save(model, path)
+    return np.asarray(1 / (1 + np.exp(-(_IMAGES / 255.0) @ steep.T)))
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("UINT8", 255.0), ("UINT16", 65535.0)])
+@pytest.mark.parametrize("kind", [None, OutputKind.PROBABILITIES])
+def test_a_mask_over_the_range_of_integers_is_halved(
+    tmp_path: Path, dtype: str, factor: float, kind: OutputKind | None
+) -> None:
+    """Of 0 to 255, practically every pixel is above 0.5, and none is a class id."""
+    values = _levels(tmp_path / "m.onnx", 1, dtype, factor)[..., 0]
+    found = inspect(tmp_path / "m.onnx", options=Options(output_kind=kind))
+    assert any(f"probabilities above half of the range of {dtype.lower()}" in note for note in found.notes)
+    for mask in _engines(found, tmp_path / "models"):
+        assert np.mean(mask == (values > 0.5)) > 0.995
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("INT64", 255.0), ("INT8", 127.0), ("FLOAT", 255.0)])
+def test_probabilities_without_a_known_half_are_refused(tmp_path: Path, dtype: str, factor: float) -> None:
+    """The type does not show that 255, or 127, is a probability of 1."""
+    _levels(tmp_path / "m.onnx", 1, dtype, factor)
+    with pytest.raises(UndecidedError, match="probabilities are 0 to 1 or over the whole range of uint8"):
+        inspect(tmp_path / "m.onnx", options=Options(output_kind=OutputKind.PROBABILITIES))
+
+
+def test_few_levels_may_be_class_ids(tmp_path: Path) -> None:
+    """A mask of 0 to 100 in uint8 is neither over the whole range nor surely class ids."""
+    _levels(tmp_path / "m.onnx", 1, "UINT8", 100.0)
+    with pytest.raises(UndecidedError, match="give --output-kind class_ids or probabilities"):
+        inspect(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("box", [(0.5, 0.5, 0.95, 0.95), (0.5, 0.5, 0.6, 0.6), (0.5, 0.5, 0.1, 0.1)])
+@pytest.mark.parametrize("unit", [1, 64])
+def test_boxes_that_may_be_centre_and_size_are_asked_for(tmp_path: Path, box: Sequence[float], unit: int) -> None:
+    """Large boxes are valid corners too; the answer is in the manifest."""
+    boxes = np.tile(np.array(box, np.float32) * unit, (1, 50, 1))
+    onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": _random(1, 50, 9)})
+    with pytest.raises(UndecidedError, match=r"give --box-order xyxy, yxyx or cxcywh .*--task tensors"):
+        inspect(tmp_path / "m.onnx")
+    found = inspect(tmp_path / "m.onnx", options=Options(box_order=BoxOrder.CXCYWH))
+    assert (found.manifest.box_format.order, found.manifest.box_format.normalised) == (BoxOrder.CXCYWH, unit == 1)
+    assert any('if one is "no object", as of DETR, give --no-object' in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("place", "names"), [("last", "abcd"), ("first", "abcd"), (None, "abcd")])
+def test_no_object_is_part_of_the_softmax_and_no_class(tmp_path: Path, place: NoObject | None, names: str) -> None:
+    """DETR scores one class more than it has labels; with a name for all but one, the last is taken for it."""
+    scores = _random(1, 50, 5)
+    boxes = np.tile(np.array([0.5, 0.5, 0.2, 0.2], np.float32), (1, 50, 1))
+    onnx_constants(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores})
+    options = Options(box_order=BoxOrder.CXCYWH, no_object=place)
+    write(inspect(tmp_path / "m.onnx", labels=_labels(*names), options=options), tmp_path / "models" / "m")
+    shares = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    expected = shares[..., 1:] if place == "first" else shares[..., :-1]
+    pytest.importorskip("openvino")
+    for engine in ("onnxruntime", "openvino"):
+        with ModelLoader(Repository(tmp_path / "models"), engine=engine).open("m") as model:
+            outputs = model.infer(np.zeros((1, 64, 64, 3), np.uint8))
+        np.testing.assert_allclose(outputs["scores"], expected, atol=1e-5)
+        np.testing.assert_allclose(outputs["boxes"][0, 0], [25.6, 25.6, 38.4, 38.4], rtol=1e-5)
+
+
+@pytest.mark.parametrize("after", [(), (("Softmax", {"axis": 1}),), (_LAST,)], ids=str)
+def test_the_confidence_is_read_along_the_classes(tmp_path: Path, after: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Planar, interleaved, before and after softmax: the same scores, up to a constant of each pixel."""
+    path = tmp_path / "m.onnx"
+    weights = onnx_map(path, (1, 3, 64, 96), 5, after=after)
+    found = inspect(path, options=Options(confidence="answer"))
+    write(found, tmp_path / "models" / "m")
+    stored = Repository(tmp_path / "models").find("m")
+    with open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu")) as model:
+        scores = model.infer(_IMAGES)["confidence"]
+    expected = (_IMAGES / 255.0) @ weights.T
+    np.testing.assert_allclose(calibrated_softmax(scores, 1.0), calibrated_softmax(expected, 1.0), atol=1e-4)
+
+
+def test_a_confidence_with_other_classes_is_refused(tmp_path: Path) -> None:
+    """The axes of the manifest count, not the axis that happens to have as many entries as there are labels."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 5)
+    write(inspect(tmp_path / "m.onnx", options=Options(confidence="answer")), tmp_path / "models" / "m")
+    path = tmp_path / "models" / "m" / "model.yaml"
+    path.write_text(
+        path.read_text().replace(
+            "confidence: {tensor: answer, kind: scores, axes: nchw}",
+            "confidence: {tensor: answer, kind: scores, axes: nhwc}",
+        )
+    )
+    stored = Repository(tmp_path / "models").find("m")
+    with pytest.raises(
+        EngineError, match="gives 96 scores in confidence, along its axes, where the manifest has 5 labels"
+    ):
+        open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu"))
+    with pytest.raises(EngineError, match="no output 'answre'"):
+        inspect(tmp_path / "m.onnx", options=Options(confidence="answre"))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "first"),
+    [
+        ("names", "{0: 'road', 1: 'car', 2: 'sky'}", "road"),
+        ("id2label", '{"1": "car", "0": "road", "2": "sky"}', "road"),
+        ("classes", '["road", "car", "sky"]', "road"),
+        ("names", "{0: 'road', 1: 'car'}", "class-0"),
+        ("names", "{0: 'road', 1: 'road', 2: 'sky'}", "class-0"),
+        ("names", "__import__('os').abort()", "class-0"),
+        ("names", "[" * 9000, "class-0"),
+    ],
+)
+def test_class_names_in_the_metadata_are_used_if_they_fit(tmp_path: Path, key: str, text: str, first: str) -> None:
+    """Exporters such as that of Ultralytics write the names into the file; nothing in them is run."""
+    path = tmp_path / "m.onnx"
+    onnx_map(path, (1, 3, 64, 96), 3)
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {key: text})
+    onnx.save(model, path)
+    assert inspect(path).manifest.labels[0].name == first
+    assert inspect(path, labels=_labels("x", "y", "z")).manifest.labels[0].name == "x"
+
+
+def test_an_input_of_one_channel_names_the_way_out(tmp_path: Path) -> None:
+    """Frames have three channels."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 5)
+    model = onnx.load(tmp_path / "m.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 1
+    (kernel,) = [each for each in model.graph.initializer if each.name == "w"]
+    kernel.CopyFrom(onnx.numpy_helper.from_array(np.ones((5, 1, 1, 1), np.float32), "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(EngineError, match=r"an image of one channel, .* weights 0\.299, 0\.587 and 0\.114"):
+        inspect(tmp_path / "m.onnx")
+
+
+def test_the_resize_is_stated(tmp_path: Path) -> None:
+    """A network trained on letterboxed images needs them."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 5)
+    assert inspect(tmp_path / "m.onnx", options=Options(resize=Resize.LETTERBOX)).manifest.input.resize == "letterbox"

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from cloud.engines.tensorflow.runtime import tf
 from modelling.inspection.inspection import InspectionError, inspect, write
 from modelling.model_cli import model
 from shared.errors import SkylaneError
-from shared.imaging.labels import Labels
+from shared.imaging.labels import Labels, LabelsError
 from shared.models.repository import Repository
 from tests.support.foreign_models import onnx_constants, onnx_map
 
@@ -31,11 +32,14 @@ def _ids(folder: Path) -> Path:
 
 
 def test_a_manifest_that_does_not_run_is_not_written(tmp_path: Path) -> None:
-    """The labels name two classes and the model answers a fourth: an existing folder stays as it is."""
+    """The manifest names two classes and the model answers a fourth: an existing folder stays as it is."""
     path, folder = _ids(tmp_path), tmp_path / "models" / "m"
     write(inspect(path), folder)
     before = _files(tmp_path)
-    found = inspect(path, labels=Labels(("a", "b"), ((0, 0, 0), (1, 1, 1))))
+    with pytest.raises(LabelsError, match="predicts class 3, and only 2 are named: give --labels with all"):
+        inspect(path, labels=Labels(("a", "b"), ((0, 0, 0), (1, 1, 1))))
+    found = inspect(path)
+    found = replace(found, manifest=found.manifest.model_copy(update={"labels": found.manifest.labels[:2]}))
     with pytest.raises(SkylaneError, match="answers class 3, but names only 2"):
         write(found, folder, replace=True)
     assert _files(tmp_path) == before

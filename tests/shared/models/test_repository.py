@@ -183,13 +183,13 @@ def test_a_manifest_written_and_read_is_the_same(workshop: Any) -> None:
 
 
 def test_the_confidence_is_a_head_only_on_request(workshop: Any) -> None:
-    """A worker serves the mask alone; a vehicle also asks for the scores, which stay as the file gives them."""
+    """A worker serves the mask alone; a vehicle also asks for the scores."""
     workshop.add("m", b"", confidence="coarse:0")
     workshop.add("other", b"")
     manifest = workshop.repository.find("m").manifest
     assert list(manifest.heads) == ["mask"]
     heads = manifest.with_confidence_head().heads
-    assert heads == {**manifest.heads, CONFIDENCE_HEAD: OutputSection(tensor="coarse:0", kind=OutputKind.TENSOR)}
+    assert heads == {**manifest.heads, CONFIDENCE_HEAD: OutputSection(tensor="coarse:0", kind=OutputKind.SCORES)}
     other = workshop.repository.find("other").manifest
     assert other.with_confidence_head() == other
 
