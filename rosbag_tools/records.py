@@ -161,6 +161,11 @@ class Records:
         self.at += count
         return self._file.read(count)
 
+    def skip(self, count: int) -> None:
+        """Passes over the next `count` bytes, of which the file may have fewer."""
+        self.at += count
+        self._file.seek(self.at)
+
     def number(self, code: str) -> int:
         """Reads a little-endian number with the `struct` format `code`."""
         return unpack(code, self.take(struct.calcsize(code)))

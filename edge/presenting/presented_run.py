@@ -181,6 +181,7 @@ def output_result(tick: PresentedTick, config: EdgeConfig) -> FrameResult | Miss
         origin=output.origin,
         age_ns=tick.age_ns,
         source_sequence=tick.source_sequence,
+        camera_id=tick.camera_id,
     )
 
 

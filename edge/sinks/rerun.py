@@ -26,7 +26,6 @@ from edge.sinks.scene import (
 from edge.sinks.sink import FrameResult, SinkError
 from shared.imaging.geometry import UNSEEN
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import camera_name
 from shared.runlog.latency_table import WHERE
 
 _KINDS = ("result", "presented")
@@ -71,7 +70,7 @@ class RerunScene:
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
-        place = camera_name(frame.camera), _KINDS[frame.age_ns is not None]
+        place = frame.camera_name, _KINDS[frame.age_ns is not None]
         self._add_place(place)
         path, drawing = "/".join(place), draw(frame, self._card, reduction)
         self._set_time(time_ns, frame.sequence)

@@ -20,7 +20,7 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
-from shared.imaging.frames import Frame, Layout
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
@@ -45,12 +45,14 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
         with closing(opened) as source:
             claims = source.false_claims
             for frame in source.frames():
-                if isinstance(frame, Frame):
-                    frames += 1
-                    yield _prepared(frame, card, settings, source.frame_count)
-                else:
+                try:
+                    prepared = _prepared(frame, card, settings, source.frame_count)
+                except SkylaneError as error:
                     unreadable += 1
-                    first = first or f"{frame.camera} frame {frame.index}: {frame.reason}"
+                    first = first or f"{frame.camera} frame {frame.index}: {error}"
+                    continue
+                frames += 1
+                yield prepared
         _check_frames(bag, frames, first)
         sha256 = content_hash(bag.path)
         bag.check_unchanged()
@@ -127,7 +129,12 @@ def _check_frames(bag: LibraryBag, frames: int, first_unreadable: str) -> None:
         raise BatchError(f"{bag.path} has {reason}")
 
 
-def _prepared(frame: Frame, card: ModelCard, settings: BatchSettings, total: int | None) -> PreparedFrame:
+def _prepared(
+    frame: Frame | UnreadableFrame, card: ModelCard, settings: BatchSettings, total: int | None
+) -> PreparedFrame:
+    """Returns the model's input; a SkylaneError says why the frame has none."""
+    if isinstance(frame, UnreadableFrame):
+        raise BatchError(frame.reason)
     colour, plan = colour_image(frame, card, settings)
     image = np.ascontiguousarray(geometry.apply(colour, plan))
     return PreparedFrame(frame.camera, frame.index, frame.stamp_ns, frame.source_ns, image, plan, total)

@@ -16,6 +16,7 @@ from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
 from shared.imaging.image_header import read_header
+from shared.messages.topics import CameraNames
 from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,9 @@ class BagSource:
         duration_s: Length of that part; None: to the end.
         bits, encodings, keep_values: See ImageDecoder.
 
+    Attributes:
+        names: Names of the bag's image topics for files, the same whichever topics are read.
+
     Raises:
         SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
     """
@@ -129,6 +133,7 @@ class BagSource:
             raise SkylaneError(f"cannot play {duration_s} s from {start_offset_s} s on: give a part within the bag")
         self._bag = Bag(Path(path))
         self._notes: list[str] = []
+        self.names = CameraNames(topic.name for topic in self._bag.topics if topic.channel.has_images)
         try:
             self._topics = _camera_topics(self._bag, topics, self._note)
             self._decoder = ImageDecoder(

@@ -11,7 +11,7 @@ from rosbag_tools.writer import BagWriter
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.mask_codecs import Mask
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames, result_topic
 
 
 class MaskTarget(Protocol):
@@ -38,11 +38,12 @@ class _MaskFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._cameras = CameraNames()
         self._made: set[str] = set()
 
     def write(self, frame: SegmentedFrame) -> str:
         """See MaskTarget."""
-        inside = f"masks/{camera_name(frame.camera)}"
+        inside = f"masks/{self._cameras[frame.camera]}"
         if inside not in self._made:
             (self._folder / inside).mkdir(parents=True, exist_ok=True)
             self._made.add(inside)
@@ -85,6 +86,7 @@ class MaskBag:
 
     def __init__(self, folder: Path) -> None:
         self._bag = BagWriter(folder / "masks_bag", "mcap", "zstd")
+        self._topics = CameraNames(name_of=result_topic)
 
     @staticmethod
     def encode(mask: Mask, geometry: Geometry) -> bytes:
@@ -95,7 +97,7 @@ class MaskBag:
         """See MaskTarget."""
         size = (frame.geometry.source_height, frame.geometry.source_width)
         mask = mask_codecs.decode(frame.mask, "rle", size)
-        topic = "/" + frame.camera.strip("/").removesuffix("/image_raw") + "/masks"
+        topic = self._topics[frame.camera] + "/masks"
         self._bag.write_image(topic, mask, "mono8", frame.stamp_ns, frame.source_ns, "camera")
         return "masks_bag"
 

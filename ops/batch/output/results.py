@@ -13,7 +13,7 @@ from ops.batch.output.mask_formats import MASK_FORMATS, MaskTarget
 from ops.batch.output.table import BagTable
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError, unwritable_message
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames
 
 
 def results_folder(out: Path, bag: str) -> Path:
@@ -34,6 +34,7 @@ class ResultWriter:
         self._bag = bag
         self._settings = settings
         self._folder = staging_folder(settings.out) / uuid.uuid4().hex
+        self._cameras = CameraNames()
         self.frames = 0  # Frames that are written.
         self._files: tuple[MaskTarget, BagTable] | None = None
         self._error = ""
@@ -52,7 +53,7 @@ class ResultWriter:
             masks, table = self._open()
             table.add(frame, masks.write(frame))
             if frame.picture:
-                path = self._folder / "pictures" / camera_name(frame.camera) / f"{frame.index:06d}.jpg"
+                path = self._folder / "pictures" / self._cameras[frame.camera] / f"{frame.index:06d}.jpg"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(frame.picture)
             self.frames += 1
