@@ -27,6 +27,7 @@ from rosbag_tools.reading.decompression import (
 )
 from rosbag_tools.records import Damage, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
+from shared.files import missing_content
 
 _NO_SCHEMA = "__schemaless__"  # In rosbags, the type of a channel whose schema the summary does not have.
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -47,11 +48,10 @@ Reader = Ros1Reader | McapReader | Sqlite3Reader
 class ForeignBagError(SkylaneError):
     """A file is not a bag of a supported format."""
 
-    def __init__(self, path: Path, problem: str = "not a bag") -> None:
+    def __init__(self, path: Path, problem: str = "") -> None:
         self.path, self.problem = path, problem
-        super().__init__(
-            f"{path} is {problem}: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
-        )
+        known = "is not a bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
+        super().__init__(f"{path} {problem or known}")
 
 
 _FORMATS: dict[str, tuple[type[Reader], Any]] = {  # The reader by the index, and the module with `MAGIC` and `scan`.
@@ -286,11 +286,11 @@ class _IndexedReadError(Exception):
 
 def _format_of(path: Path) -> str:
     with path.open("rb") as file:
-        start = file.read(16)
+        start = file.read(64)
     for name, (_, scanner) in _FORMATS.items():
         if start.startswith(scanner.MAGIC):
             return name
-    raise ForeignBagError(path, "not a bag" if start else "empty")
+    raise ForeignBagError(path, missing_content(start))
 
 
 def _channel(connection: Connection, name: str) -> TopicChannel:
