@@ -138,7 +138,7 @@ class FolderSource:
             raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
         if not wanted:
             self._note_left_out({images[0].parent for images in found.values()})
-        others = {} if wanted else {name: reason for name in found if (reason := _reason_for_no_camera(name))}
+        others = {} if wanted else {name: reason for name in found if (reason := no_camera(name))}
         if wanted or len(others) == len(found):
             return {name: images for name, images in found.items() if not wanted or name in wanted}
         for name, reason in others.items():
@@ -175,7 +175,7 @@ class FolderSource:
         _LOG.warning("source noted", source=self._path.name, reason=self._notes[-1])
 
 
-def _reason_for_no_camera(name: str) -> str:
+def no_camera(name: str) -> str:
     """Returns what the images of a folder are, by its name, if they are no pictures of a camera."""
     words = [word.lower() for word in _WORD.findall(name)]
     if any(map(_LABEL_WORD.fullmatch, words)) and not any(word.startswith("cam") for word in words):

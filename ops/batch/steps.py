@@ -6,14 +6,16 @@ An executor passes on every item of `decode_bag` in order: frames to `FrameInfer
 
 from collections.abc import Generator
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
 from cloud.models.opening import open_model
 from edge.pipeline import colour_image
 from edge.sinks.rendering import mark_untrained
+from edge.sources.source import open_source
 from ops.batch.frames import BagEnd, PreparedFrame, SegmentedFrame
-from ops.batch.library import LibraryBag, content_hash
+from ops.batch.library import LibraryBag
 from ops.batch.output.mask_formats import MASK_FORMATS
 from ops.batch.settings import BatchSettings
 from rosbag_tools.reading.frames import BagSource
@@ -41,9 +43,9 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
     claims: tuple[str, ...] = ()
     try:
         card = settings.card()
-        opened = BagSource(bag.path, topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
+        opened = open_source(str(bag.path), topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
         with closing(opened) as source:
-            claims = source.false_claims
+            claims = source.false_claims if isinstance(source, BagSource) else ()
             for frame in source.frames():
                 try:
                     prepared = _prepared(frame, card, settings, source.frame_count)
@@ -53,10 +55,10 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
                     continue
                 frames += 1
                 yield prepared
-        _check_frames(bag, frames, first)
-        sha256 = content_hash(bag.path)
+            _check_frames(bag, frames, first)
+            identity: dict[str, Any] = source.provenance
         bag.check_unchanged()
-        yield BagEnd(sha256, unreadable, first, false_claims=claims, notes=tuple(source.notes))
+        yield BagEnd(identity["sha256"], unreadable, first, false_claims=claims, notes=tuple(identity.get("notes", ())))
     except (SkylaneError, OSError) as error:
         yield BagEnd("", unreadable, first, str(error))
     except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.

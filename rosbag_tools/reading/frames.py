@@ -201,7 +201,7 @@ class BagSource:
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
         if videos and self._start_ns is not None:  # Frames depend on those before the part.
             items = chain(self._bag.messages(videos, None, self._start_ns), items)
-        items = with_pictures(items) if videos else items
+        items = with_pictures(items, self._note) if videos else items
         index = 0
         latest_ns = 0
         lost: Damage | None = None

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -29,10 +29,12 @@ _LIBRARY = {
 }
 
 
-def with_pictures(items: Iterable[Message | Damage]) -> Iterator[Message | Damage]:
+def with_pictures(
+    items: Iterable[Message | Damage], note: Callable[[str], object] = _log.warning
+) -> Iterator[Message | Damage]:
     """Yields the messages of a bag in their order, those of video topics with their picture or the reason of its loss.
 
-    If a video reorders its frames, its messages come in the order of their presentation, and later.
+    `note` gets what is doubtful about the pictures of a topic, such as HDR. If a video reorders its frames, its messages come in the order of their presentation, and later.
     """
     topics: dict[str, _VideoTopic] = {}
     others: set[TopicChannel] = set()  # Topics of other messages.
@@ -49,6 +51,8 @@ def with_pictures(items: Iterable[Message | Damage]) -> Iterator[Message | Damag
                 yield item
             else:
                 yield from topic.decode(item)
+                for doubt in topic.new_doubts():
+                    note(f"{channel.topic}: {doubt}")
         else:
             if isinstance(item, Message):
                 others.add(channel)
@@ -83,6 +87,7 @@ class _VideoTopic:
         """`codec`: that of all messages; empty if they name it."""
         self._codec = codec
         self._decoder: Any = None
+        self._doubts: tuple[str, ...] = ()
         self._format = ""
         self._numbers = count()
         self._pts = self._position = 0
@@ -146,6 +151,11 @@ class _VideoTopic:
         """Ends what depends on a message that is lost."""
         if self._decoder is not None:
             yield from self._results(self._decoder.interrupt())
+
+    def new_doubts(self) -> tuple[str, ...]:
+        """Returns the doubts of the decoder that were not returned before."""
+        doubts, self._doubts = self._doubts, getattr(self._decoder, "doubts", None) or ()
+        return tuple(each for each in self._doubts if each not in doubts)
 
     def finish(self) -> Iterator[Message]:
         if self._decoder is not None:
