@@ -172,7 +172,13 @@ class Records:
         return self._file.read(count)
 
     def skip(self, count: int) -> None:
-        """Passes over the next `count` bytes, of which the file may have fewer."""
+        """Passes over the next `count` bytes.
+
+        Raises:
+            DamagedRecordError: fewer bytes are left.
+        """
+        if count > self.size - self.at:
+            raise DamagedRecordError(f"a record needs {count} bytes, but {self.size - self.at} are left")
         self.at += count
         self._file.seek(self.at)
 

@@ -63,7 +63,8 @@ def refuse_other_files(path: Path) -> None:
 def _problem(path: Path) -> str | None:
     if path.is_dir():
         is_checkpoint = (path / "checkpoint").is_file() and not (path / "saved_model.pb").is_file()
-        return _CHECKPOINT if is_checkpoint else next(filter(None, map(_missing_part, sorted(path.rglob("*")))), None)
+        graph = path / "saved_model.pb"
+        return _CHECKPOINT if is_checkpoint else _problem(graph) if graph.is_file() else None
     if not path.is_file():
         return "is not a file: give a model's file or folder" if path.exists() else "does not exist: check the path"
     with path.open("rb") as file:
@@ -76,16 +77,6 @@ def _problem(path: Path) -> str | None:
         problems.append("is HDF5, which Keras reads by its name: name it .h5")
     problems += [text for pattern, text in _NAMES if re.fullmatch(pattern, path.name.lower())]
     return problems[0] if problems else None
-
-
-def _missing_part(path: Path) -> str:
-    """Returns why a file in a model's folder has no content; an empty one can be right."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    problem = missing_content(head) if head else ""
-    return problem and f"has a file {path.name} that {problem}"
 
 
 def copy_model(path: Path, target: Path) -> None:

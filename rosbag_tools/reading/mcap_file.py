@@ -63,17 +63,29 @@ def wrong_checksums(path: Path) -> Iterator[str]:
         DamagedRecordError: the file is damaged.
     """
     with path.open("rb") as file:
-        records = Records(file, path.stat().st_size)
-        records.take(len(MAGIC))
-        while (op := records.take(1)) not in (_DATA_END, _FOOTER):
-            records.skip(records.number("Q"))
-        end = records.at - len(op)
-        stated = Records.of(records.sized("Q")).number("I") if op == _DATA_END else 0
-        if stated not in (0, _checksum(file, 0, end)):
-            yield "data section"
+        for op, at, stated in checksums(file):
+            if op == _DATA_END and stated not in (0, _checksum(file, 0, at)):
+                yield "data section"
         stated, computed = _summary_checksums(file)
         if stated not in (0, computed):
             yield "summary"
+
+
+def checksums(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Yields type, position and checksum (0: none) of the records of chunks and of the end of the data section.
+
+    Raises:
+        DamagedRecordError: the file is damaged.
+    """
+    records = Records(file, os.fstat(file.fileno()).st_size)
+    records.skip(len(MAGIC))
+    while not records.ended and (op := records.take(1)) != _FOOTER:
+        at, size = records.at - len(op), records.number("Q")
+        end = records.at + size
+        if op in (_CHUNK, _DATA_END):
+            records.skip(_CHUNK_CHECKSUM_AT * (op == _CHUNK))
+            yield op, at, records.number("I")
+        records.skip(end - records.at)
 
 
 def add_checksums(path: Path) -> None:
