@@ -218,7 +218,7 @@ def test_a_summary_that_leaves_out_what_it_may_is_no_fault(tmp_path: Path, optio
     """Writers shorten the summary; a reader that starts at the front misses nothing."""
     source, target = data_file(write(tmp_path / "b", [1, 2, 3, 4])), tmp_path / "short.mcap"
     with source.open("rb") as old, target.open("wb") as new:
-        writer = Writer(new, chunk_size=1000, **options)
+        writer: Any = Writer(new, chunk_size=1000, **options)
         writer.start("ros2", "test")
         channel = 0
         for schema, topic, message in NonSeekingReader(old).iter_messages():
@@ -240,7 +240,7 @@ def test_the_checksum_of_the_data_section_is_compared(tmp_path: Path, *, use_chu
     """Without chunks, it is the only one of the messages."""
     path = tmp_path / "b.mcap"
     with path.open("wb") as file:
-        writer = Writer(file, use_chunking=use_chunking, enable_data_crcs=True)
+        writer: Any = Writer(file, use_chunking=use_chunking, enable_data_crcs=True)
         writer.start("ros2", "test")
         schema = writer.register_schema("std_msgs/msg/String", "ros2msg", b"string data")
         channel = writer.register_channel("/s", "cdr", schema)
