@@ -8,7 +8,7 @@ from itertools import pairwise
 from opentelemetry.trace import SpanKind
 
 from edge.config import EdgeConfig
-from shared.messages.topics import FrameId, TraceContext, camera_name
+from shared.messages.topics import FrameId, TraceContext
 from shared.runlog.latency_log import LatencyRow
 from shared.span_export import SpanExport
 from shared.stages import Stage
@@ -21,7 +21,7 @@ def export_rows(config: EdgeConfig) -> Iterator[Callable[[LatencyRow], None]]:
     with SpanExport(config.otel, "skylane-vehicle", config.vehicle) as export:
 
         def ended(row: LatencyRow) -> None:
-            frame_id = FrameId(row.vehicle, camera_name(row.camera), row.session, row.sequence)
+            frame_id = FrameId(row.vehicle, row.camera_id, row.session, row.sequence)
             context = TraceContext.of_frame(frame_id, 0, config.otel_share)
             if context.is_sampled:
                 export.later(partial(_make, row, frame_id, context))

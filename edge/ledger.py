@@ -17,7 +17,7 @@ from shared.imaging.frames import Frame, UnreadableFrame
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.node_metrics import VehicleMetrics
-from shared.messages.topics import FrameId, camera_name
+from shared.messages.topics import CameraNames, FrameId
 from shared.recent_frames import RecentFrames
 from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome
 from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
@@ -110,6 +110,7 @@ class Ledger:
         self._frame_log = VehicleFrameLog()
         self._lock = threading.Lock()
         self._sequence = 0
+        self._cameras = CameraNames()
         self.pending_results = PendingResults()
         self._in_flight: dict[FrameId, FrameRecord] = {}
         self._outcomes: Counter[Outcome] = Counter()
@@ -129,8 +130,9 @@ class Ledger:
             sequence = self._sequence
             self._sequence += 1
             self.pending_results.add(sequence)
+            camera = self._cameras[frame.camera]
         return FrameRecord(
-            id=FrameId(self._config.vehicle, camera_name(frame.camera), self._session, sequence),
+            id=FrameId(self._config.vehicle, camera, self._session, sequence),
             camera=frame.camera,
             frame_index=frame.index,
             stamp_ns=frame.stamp_ns,
@@ -399,6 +401,7 @@ class Ledger:
         return LatencyRow(
             vehicle=record.id.vehicle,
             camera=record.camera,
+            camera_id=record.id.camera,
             session=record.id.session,
             sequence=record.id.sequence,
             outcome=outcome,

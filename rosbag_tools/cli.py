@@ -291,7 +291,7 @@ def verify(path: Path) -> None:
             message = "" if finding.sequence is None else f" message {finding.sequence}"
             where = f"{where}, {finding.topic}{message}"
         if finding.stamp_ns is not None:
-            where = f"{where}, stamp {finding.stamp_ns / 1e9:.9f}"
+            where = f"{where}, stamp {finding.stamp_ns} ns"
         click.echo(printable(f"{where}: {finding.reason}"))
     if unchecked:
         text = f"no checksums in {named(unchecked)}: changed bytes of a message that stays readable are not found"

@@ -1,6 +1,5 @@
 """Writes the frames of a bag as PNG files."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from shared.errors import SkylaneError, unwritable_message
 from shared.files import write_file
 from shared.imaging.bayer import to_colour
 from shared.imaging.bit_depth import Bits
-from shared.imaging.frames import Frame, Layout
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.image_codecs import encode
 
 
@@ -50,13 +49,15 @@ def extract(
     try:
         for frame in source.frames():
             progress(source.frame_count)
-            if isinstance(frame, Frame):
-                target = folder / _file_name(frame.camera) / f"{frame.index:06d}_{frame.stamp_ns}.png"
-                write_file(target, bytes(_png(frame, method, raw=raw)), folder)
-                written[frame.camera] += 1
-            else:
-                reasons.setdefault(frame.camera, frame.reason)
-                unreadable.append(f"{frame.camera} frame {frame.index}: {frame.reason}")
+            try:
+                data = _png(frame, method, raw=raw)
+            except SkylaneError as error:
+                reasons.setdefault(frame.camera, str(error))
+                unreadable.append(f"{frame.camera} frame {frame.index}: {error}")
+                continue
+            target = folder / source.names[frame.camera] / f"{frame.index:06d}_{frame.stamp_ns}.png"
+            write_file(target, bytes(data), folder)
+            written[frame.camera] += 1
     except OSError as error:
         before = f"; {written.total()} frames were written before" if written else ""
         raise SkylaneError(unwritable_message(f"folder {folder}", error, "folder") + before) from error
@@ -66,13 +67,11 @@ def extract(
     return Extracted(written.total(), tuple(unreadable), without_frames)
 
 
-def _png(frame: Frame, method: str, *, raw: bool) -> bytes | bytearray | memoryview:
+def _png(frame: Frame | UnreadableFrame, method: str, *, raw: bool) -> bytes | bytearray | memoryview:
+    """Encodes a frame; a SkylaneError says why it has no picture."""
+    if isinstance(frame, UnreadableFrame):
+        raise SkylaneError(frame.reason)
     pixels, layout = frame.pixels, frame.layout
     if layout.is_bayer and not raw:
         pixels, layout = to_colour(pixels, layout, Layout.BGR8, method), Layout.BGR8
     return encode(pixels, layout, "png", 100)
-
-
-def _file_name(topic: str) -> str:
-    """Returns a folder name for a topic that cannot leave the target folder."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", topic.strip("/")) or "camera"

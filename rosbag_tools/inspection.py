@@ -16,7 +16,7 @@ from shared.clock import clock_jump
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import measured_bits
 from shared.imaging.image_files import decode_picture
-from shared.imaging.image_header import read_header
+from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE, read_header
 
 _SHOWN_JUMPS = 3
 _ORIENTATION = re.compile(  # The first entry for the orientation in EXIF data of either byte order.
@@ -136,7 +136,7 @@ class _Tally:
     def _picture(self, message: Message) -> tuple[str, str]:
         """Returns encoding or format, and the size."""
         image = read_camera(message)
-        if self.channel.has_video:
+        if message.is_video:
             height, width = decode(message)[0].shape[:2]
             return image.format, f"{width}×{height}"
         if self.channel.has_raw_images:
@@ -173,7 +173,10 @@ def _bits(bag: Bag, topic: Topic) -> str:
 
 
 def _picture_size(data: bytes) -> str:
-    """Returns the size of a JPEG or PNG as it is decoded: upright."""
+    """Returns the size of an image as it is decoded: upright."""
+    if not data.startswith((JPEG_SIGNATURE, PNG_SIGNATURE)):
+        height, width = decode_picture(data).shape[:2]
+        return f"{width}×{height}"
     header = read_header(data)
     height, width = header.height, header.width
     if any(

@@ -73,6 +73,11 @@ class TopicChannel:
         return _image_kind(self.type, self.wire) == _RAW
 
     @property
+    def has_compressed_images(self) -> bool:
+        """True for compressed images, which may hold a video all the same."""
+        return _image_kind(self.type, self.wire) == _COMPRESSED
+
+    @property
     def has_video(self) -> bool:
         """True for video, whose messages can be decoded only one after the other."""
         return _image_kind(self.type, self.wire) == _VIDEO
@@ -105,6 +110,11 @@ class Message:
     place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
     picture: tuple[Pixels, Layout] | None = None  # Of a video message that was decoded.
     loss: str = ""  # Why a video message has no picture.
+
+    @property
+    def is_video(self) -> bool:
+        """True for a packet of a video, also of one in compressed images, which `with_pictures` recognizes."""
+        return self.channel.has_video or self.picture is not None or bool(self.loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +170,17 @@ class Records:
             raise DamagedRecordError(f"a record needs {count} bytes, but {left} are left")
         self.at += count
         return self._file.read(count)
+
+    def skip(self, count: int) -> None:
+        """Passes over the next `count` bytes.
+
+        Raises:
+            DamagedRecordError: fewer bytes are left.
+        """
+        if count > self.size - self.at:
+            raise DamagedRecordError(f"a record needs {count} bytes, but {self.size - self.at} are left")
+        self.at += count
+        self._file.seek(self.at)
 
     def number(self, code: str) -> int:
         """Reads a little-endian number with the `struct` format `code`."""

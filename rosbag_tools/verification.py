@@ -1,7 +1,5 @@
 """Finds the messages of a bag that are damaged, undecodable or implausible, and their position."""
 
-import os
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,17 +8,15 @@ from pathlib import Path
 from rosbags.typesys.store import Typestore
 
 from rosbag_tools.messages.ros_types import HEADER, read, read_stamp, types_of
+from rosbag_tools.reading import mcap_file
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import decode
-from rosbag_tools.reading.mcap_file import MAGIC
 from rosbag_tools.reading.video_topics import with_pictures
-from rosbag_tools.records import Message, Serialization, TopicChannel
+from rosbag_tools.records import DamagedRecordError, Message, Serialization, TopicChannel
 from shared.clock import clock_jump
 from shared.errors import SkylaneError
 
-_RECORD = struct.Struct("<cQ")  # The type of a record of MCAP, and its length.
 _FIRST_CHUNK_BYTES = 8192  # The header of a ROS 1 bag has 4096 bytes, the one of its first chunk follows.
-_CHECKSUM_AT = {b"\x06": 24, b"\x0f": 0}  # Position of the checksum in the records Chunk and Data End.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +73,16 @@ def without_checksums(bag: Bag) -> tuple[str, ...]:
 
 def _has_checksum(path: Path) -> bool:
     with path.open("rb") as file:
-        start = file.read(len(MAGIC))
+        start = file.read(len(mcap_file.MAGIC))
         if start.startswith(b"#ROSBAG"):
             return b"compression=none" not in file.read(_FIRST_CHUNK_BYTES)  # bz2 has checksums, lz4 can have them.
-        if start != MAGIC:
+        if start != mcap_file.MAGIC:
             return False
-        end = path.stat().st_size
-        while len(head := file.read(_RECORD.size)) == _RECORD.size:
-            kind, size = _RECORD.unpack(head)
-            next_at = file.tell() + size
-            if kind in _CHECKSUM_AT:
-                file.seek(_CHECKSUM_AT[kind], os.SEEK_CUR)
-                if any(file.read(4)):  # 0 stands for none.
-                    return True
-            file.seek(min(next_at, end))
-    return False
+        file.seek(0)
+        try:
+            return any(stated for *_, stated in mcap_file.checksums(file))
+        except DamagedRecordError:
+            return False
 
 
 class _Check:

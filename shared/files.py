@@ -38,6 +38,13 @@ def open_file(path: Path) -> BinaryIO:
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
 
+def missing_content(head: bytes) -> str:
+    """Returns why a file that begins with `head` has no content of its own, to follow its name; empty if it has one."""
+    if head.startswith(b"version https://git-lfs"):
+        return "is a pointer of Git LFS, not the file itself: get it with `git lfs pull`"
+    return "" if head else "is empty"
+
+
 def read_file(path: Path) -> bytes:
     """Returns the content of a file; see `open_file`."""
     with open_file(path) as file:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rosbag_tools.reading.frames import BagSource
+from shared.errors import SkylaneError
 from shared.imaging.bayer import to_colour
-from shared.imaging.frames import Layout, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
 from skylane.arguments import list_argument, path_argument, text_argument
@@ -43,11 +44,18 @@ def open_bag(path: Path | str, *, topics: str | Iterable[str] = ()) -> Iterator[
     return _images(BagSource(path_argument("path", path, "a bag"), topics=names))
 
 
+def _rgb(frame: Frame | UnreadableFrame) -> ImageArray:
+    if isinstance(frame, UnreadableFrame):
+        raise SkylaneError(frame.reason)
+    return to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear")
+
+
 def _images(source: BagSource) -> Iterator[BagImage]:
     with closing(source):
         for frame in source.frames():
-            if isinstance(frame, UnreadableFrame):
-                _LOG.warning("image left out", topic=frame.camera, index=frame.index, reason=frame.reason)
+            try:
+                rgb = _rgb(frame)
+            except SkylaneError as error:
+                _LOG.warning("image left out", topic=frame.camera, index=frame.index, reason=str(error))
                 continue
-            rgb = to_colour(frame.pixels, frame.layout, Layout.RGB8, "bilinear")
             yield BagImage(rgb, frame.camera, frame.stamp_ns)

@@ -17,7 +17,7 @@ from analysis.report.data.answered_frames import FrameGroup, answered_frames
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.run_accuracy import PRESENTED, run_accuracy
 from shared.imaging.image_files import read_mask
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames
 from shared.runlog.presented_log import COLUMNS, read_presented
 from skylane.arguments import ArgumentError, list_argument, path_argument
 
@@ -94,9 +94,10 @@ class StoredMasks(Mapping[int, MaskArray]):
     def __init__(self, folder: Path, frames: pd.DataFrame) -> None:
         columns = (frames["sequence"], frames["camera"], frames["frame_index"])
         rows = sorted(
-            (int(n), camera, int(i)) for n, camera, i in zip(*columns, strict=True) if pd.notna(n) and pd.notna(i)
+            (int(n), str(camera), int(i)) for n, camera, i in zip(*columns, strict=True) if pd.notna(n) and pd.notna(i)
         )
-        paths = {folder / camera_name(str(camera)) / f"{index:06d}.png": number for number, camera, index in rows}
+        names = CameraNames(camera for _, camera, _ in rows)
+        paths = {folder / names[camera] / f"{index:06d}.png": number for number, camera, index in rows}
         # In a looped run, the file of a frame is that of its last repetition.
         self._paths = {number: path for path, number in paths.items() if path.exists()}
 

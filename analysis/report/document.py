@@ -111,7 +111,7 @@ def _run_report(source: ReportInput, tariff: Tariff | None) -> ReportContent:
     )
     samples = answered["sequence"].iloc[:: max(1, len(answered) // _SAMPLE_IMAGES)]
     with_image = dict.fromkeys([*timeline.slowest(answered)["sequence"], *samples])
-    images = overlay_images(run.folder, frames, map(int, with_image))
+    images = overlay_images(run.folder, map(int, with_image))
     details = frame_details(shown, answered, start_ns, images)
     figures = [figure for each in source.streaming for figure in streaming.key_figures(each)]
     figures += key_figures(frames, throughput_hz(run))
@@ -124,7 +124,7 @@ def _picture(run: RunLog, answered: pd.DataFrame) -> Picture | None:
     """Returns the overlay of the frame in the middle of the run, or of the first with a readable one."""
     sequences = answered["sequence"].tolist()
     for sequence in [*sequences[len(sequences) // 2 :], *sequences]:
-        if images := overlay_images(run.folder, answered, [sequence]):
+        if images := overlay_images(run.folder, [sequence]):
             caption = f"Frame {sequence}: the model's input with its result drawn on it."
             return Picture(images[sequence], caption)
     return None

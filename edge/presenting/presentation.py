@@ -58,6 +58,7 @@ class PresentedTick:
     processing_ns: int | None = None  # Time from taking the tick until the output was ready; None if it was not taken.
     image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None for a tick that was not taken.
     geometry: Geometry | None = None
+    camera_id: str = ""  # The camera in the frame's id, see FrameId.
 
     @property
     def origin(self) -> OutputOrigin:
@@ -91,6 +92,7 @@ class _DueFrame:
     due_ns: int
     scene: int
     frame: Frame | UnreadableFrame
+    camera_id: str
     newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
 
 
@@ -162,7 +164,9 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(record.id.sequence, record.times[Stage.DUE], camera.scene, frame)
+            camera.waiting = _DueFrame(
+                record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record.id.camera
+            )
             self._condition.notify()
         if excess is not None:
             self._deliver(self._left(excess))
@@ -357,4 +361,5 @@ def _without_output(due: _DueFrame, reason: str) -> PresentedTick:
         due_ns=due.due_ns,
         presented_ns=clock.now_ns(),
         output=Output(OutputOrigin.NONE, reason=reason),
+        camera_id=due.camera_id,
     )

@@ -218,6 +218,7 @@ def tick_frame(tick: PresentedTick, config: EdgeConfig) -> FrameResult | None:
         origin=output.origin,
         age_ns=tick.age_ns,
         source_sequence=tick.source_sequence,
+        camera_id=tick.camera_id,
     )
 
 

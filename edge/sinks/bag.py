@@ -10,6 +10,7 @@ from shared.imaging.geometry import UNSEEN, to_source
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
+from shared.messages.topics import CameraNames, result_topic
 from shared.registry import Entry, load
 from shared.task import task_named
 
@@ -26,13 +27,14 @@ class BagSink:
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._card = card
+        self._topics = CameraNames(name_of=result_topic)
         self._bag = load("bag writer", _WRITERS, "mcap")(
             folder / f"{task_named(card.task).result_name}s_bag", "mcap", "zstd"
         )
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        topic = "/" + frame.camera.strip("/").removesuffix("/image_raw")
+        topic = self._topics[frame.camera]
         match frame.result:
             case np.ndarray() as mask:
                 self._write_mask(f"{topic}/masks", mask, frame)

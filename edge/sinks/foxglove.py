@@ -34,7 +34,6 @@ from edge.sinks.scene import (
 from edge.sinks.sink import FrameResult
 from shared.imaging.labels import Colour, overlay
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import camera_name
 
 MCAP_NAME = "run.mcap"
 _FRAME_ID = "camera"
@@ -63,7 +62,7 @@ class FoxgloveScene:
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
         kind = "presented" if is_presented(frame) else "result"
-        topic, drawing = f"/{camera_name(frame.camera)}/{kind}", draw(frame, self._card, reduction)
+        topic, drawing = f"/{frame.camera_name}/{kind}", draw(frame, self._card, reduction)
         stamp = _timestamp(frame.stamp_ns)
         size = self._log_jpeg(f"{topic}/image", drawing.jpeg, stamp, time_ns)
         if drawing.mask is not None:

@@ -12,7 +12,6 @@ from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Tensors
-from shared.messages.topics import camera_name
 from shared.tasks.drawing import LEGIBLE_WIDTH
 
 _PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
@@ -32,7 +31,7 @@ class PngSink:
 
     def write(self, frame: FrameResult) -> None:
         """See Sink."""
-        name = f"{camera_name(frame.camera)}/{frame.frame_index:06d}.png"
+        name = f"{frame.camera_name}/{frame.frame_index:06d}.png"
         if isinstance(frame.result, np.ndarray):
             colours = mark_untrained(colourise(frame.result, self._card.labels), self._card)
             write_image(self._folder, f"masks/{name}", frame.result, *_PARAMETERS)
@@ -62,7 +61,7 @@ class NpzSink:
             for name, array in frame.result.values.items():
                 with archive.open(f"{name}.npy", "w") as file:
                     np.lib.format.write_array(file, array, allow_pickle=False)
-        name = f"tensors/{camera_name(frame.camera)}/{frame.frame_index:06d}.npz"
+        name = f"tensors/{frame.camera_name}/{frame.frame_index:06d}.npz"
         write_sink_file(self._folder, name, packed.getvalue())
 
     def close(self) -> None:
@@ -89,7 +88,7 @@ class OverlaySink:
         if width > LEGIBLE_WIDTH:
             image = resized(image, LEGIBLE_WIDTH, max(1, round(height * LEGIBLE_WIDTH / width)))
         drawn = mark_untrained(draw_result(image, frame, self._card, _OPACITY), self._card)
-        name = f"overlays/{camera_name(frame.camera)}_{frame.sequence:06d}.jpg"
+        name = f"overlays/{frame.camera_name}_{frame.sequence:06d}.jpg"
         write_image(self._folder, name, drawn, cv2.IMWRITE_JPEG_QUALITY, _QUALITY)
 
     def close(self) -> None:

@@ -27,7 +27,6 @@ from edge.sinks.scene import (
 from edge.sinks.sink import FrameResult, SinkError
 from shared.imaging.geometry import UNSEEN
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import camera_name
 from shared.runlog.latency_table import WHERE
 
 _KINDS = ("result", "presented")
@@ -72,7 +71,7 @@ class RerunScene:
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
         """See Scene."""
-        place = camera_name(frame.camera), _KINDS[is_presented(frame)]
+        place = frame.camera_name, _KINDS[is_presented(frame)]
         self._add_place(place)
         path, drawing = "/".join(place), draw(frame, self._card, reduction)
         self._set_time(time_ns, frame.sequence)

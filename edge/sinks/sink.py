@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
+from shared.messages.topics import camera_name
 from shared.registry import PluginTable
 from shared.runlog.presented_log import OutputOrigin
 from shared.task import Task
@@ -44,6 +45,12 @@ class FrameResult:
     reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
     age_ns: int | None = None  # Age of the output of a presenter; None for a result as it came back.
     source_sequence: int | None = None  # The frame that the remote result in the output was computed for.
+    camera_id: str = ""  # The camera in the frame's id, see FrameId.
+
+    @property
+    def camera_name(self) -> str:
+        """The name of the camera in files, different for each camera of a run."""
+        return self.camera_id or camera_name(self.camera)
 
 
 class Sink(Protocol):

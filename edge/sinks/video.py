@@ -13,7 +13,6 @@ from edge.sinks.rendering import check_new, draw_result, input_image, mark_untra
 from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec, VideoFormat
 from shared.files import create_file
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import camera_name
 from shared.threads import unchanged_scheduling
 
 _OPACITY = 0.55
@@ -42,7 +41,7 @@ class VideoSink:
         both = np.concatenate((image, draw_result(image, frame, self._card, _OPACITY)), axis=1)
         both = mark_untrained(both, self._card)
         if frame.camera not in self._files:
-            path = self._folder / f"overlay_{camera_name(frame.camera)}{self._format.suffix}"
+            path = self._folder / f"overlay_{frame.camera_name}{self._format.suffix}"
             self._files[frame.camera] = VideoFile(path, self._format, both, frame.source_ns)
         self._files[frame.camera].add(both, frame.source_ns)
 

@@ -79,6 +79,7 @@ def frame_result(record: FrameRecord, answer: ModelResult, origin: Origin, card:
         model=answer.model,
         origin=origin,
         reused_sequence=record.reused_sequence,
+        camera_id=record.id.camera,
     )
 
 

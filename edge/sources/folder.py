@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from statistics import median
 from typing import NamedTuple
 
@@ -29,6 +29,11 @@ _RATE_HZ = 10.0  # The rate of images whose times are unknown.
 _PERIOD_NS = round(1e9 / _RATE_HZ)
 _MAX_BYTES = 8 * MAX_PIXELS  # More than the largest image has without compression.
 _DEPTH = 3  # Levels of subfolders: EuRoC has mav0/CAMERA/data.
+
+_WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
+_LABEL_WORD = re.compile(  # In names of folders: SegmentationClass, gtFine, trainannot, label_images.
+    "label(s|led|ed)?|masks?|[a-z]*annot(ation)?s?|(sem)?seg|segmentations?|semantics?|instances?|panoptic|gt|(ground)?truth"
+)
 
 _NO_LOSS = (*IMAGE_SUFFIXES, "", ".txt", ".csv", ".json", ".yaml", ".yml", ".xml", ".md")  # Of files beside images.
 
@@ -133,14 +138,14 @@ class FolderSource:
             raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
         if not wanted:
             self._note_left_out({images[0].parent for images in found.values()})
-        depths = [name for name in found if names_depth(name) and len(found) > 1]
-        if wanted or len(depths) == len(found):
+        others = {} if wanted else {name: reason for name in found if (reason := no_camera(name))}
+        if wanted or len(others) == len(found):
             return {name: images for name, images in found.items() if not wanted or name in wanted}
-        for name in depths:
+        for name, reason in others.items():
             self._note(
-                f"{name} is not taken for a camera, because its name says that it holds distances: name it by --topic"
+                f"{name} is not taken for a camera, because its name says that it holds {reason}: name it by --topic"
             )
-        return {name: images for name, images in found.items() if name not in depths}
+        return {name: images for name, images in found.items() if name not in others}
 
     def _note_left_out(self, played: set[Path]) -> None:
         """Notes other files beside the images, and folders with images that are not played."""
@@ -168,6 +173,14 @@ class FolderSource:
     def _note(self, text: str) -> None:
         self._notes.append(printable(text))
         _LOG.warning("source noted", source=self._path.name, reason=self._notes[-1])
+
+
+def no_camera(name: str) -> str:
+    """Returns what the images of a folder are, by its name, if they are no pictures of a camera."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if any(map(_LABEL_WORD.fullmatch, words)) and not any(word.startswith("cam") for word in words):
+        return "label images"
+    return "distances" if names_depth(name) else ""
 
 
 def _subfolders(path: Path, depth: int, prefix: str = "") -> Iterator[tuple[str, list[Path]]]:
@@ -227,7 +240,10 @@ _TIME = re.compile(
 _EXTRACTED = re.compile(r"([0-9]{6}|[1-9][0-9]{6})_(0|[1-9][0-9]{0,18})")  # `skylane bag extract`: index and stamp.
 _REPR_DIGITS = 7  # Decimals of a date in seconds as a `float`, written without trailing zeros.
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
-_LISTS = ("timestamps.txt", "times.txt")  # KITTI: a date and time a line, or seconds.
+_LIST_SUFFIXES = (".txt", ".csv")
+_MAX_LISTS = 20  # Files of a folder that are looked at.
+_SEPARATOR = re.compile(r"[,;\t]")
+_DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
 _MAX_LIST_BYTES = 1 << 26
 _NO_TIMES = "the names hold no times, and there is no list of times"
 
@@ -248,18 +264,13 @@ class ImageTimes:
 def read_times(images: Sequence[Path]) -> ImageTimes:
     """Reads the times of the image files of a camera, which are in order.
 
-    A list of times counts if it has one for each image; otherwise the names count if each has exactly one time between 1980
-    and 2038, or is one that `skylane bag extract` writes.
+    A list of times counts if it has one for each image, which it names or follows in order; otherwise the names count if
+    each has exactly one time between 1980 and 2038, or is one that `skylane bag extract` writes.
     """
-    folder = images[0].parent
-    listed = ImageTimes()
-    # The list is beside the images, or beside their folder.
-    for path in (parent / name for parent in (folder, folder.parent) for name in _LISTS):
-        if path.is_file():
-            listed = _listed(path, len(images))
-            break
-    if listed.times_ns:
+    lists = [_listed(path, images) for path in _lists(images)]
+    if listed := next((each for each in lists if each.times_ns), None):
         return listed
+    listed = ImageTimes(problem="; ".join(each.problem for each in lists if each.problem))
     names, stems = [path.name for path in images], [path.stem for path in images]
     readings = [_checked([*_times_in(stems)], names), _checked(_extracted(stems), names)]
     plausible = {each for each in readings if each.times_ns}
@@ -300,22 +311,79 @@ def _extracted(stems: Sequence[str]) -> list[int | None]:
     return [stamp_ns for _, stamp_ns in pairs]
 
 
-def _listed(path: Path, count: int) -> ImageTimes:
+def _lists(images: Sequence[Path]) -> Iterator[Path]:
+    """Yields the files beside the images, or beside their folder, that may be lists; those with the names of lists first."""
+    stems, folder = {image.stem for image in images}, images[0].parent
+    for each in (folder, folder.parent):
+        files = [path for path in each.iterdir() if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
+        yield from sorted(filter(Path.is_file, files), key=lambda path: (not _is_named_list(path, folder), path))[
+            :_MAX_LISTS
+        ]
+
+
+def _is_named_list(path: Path, folder: Path) -> bool:
+    """Returns whether a file has the name of a list: `times.txt` of KITTI, `rgb.txt` of the folder rgb, `data.csv` of EuRoC."""
+    return "time" in path.stem.lower() or path.stem.lower() in (folder.name.lower(), "data")
+
+
+def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
+    """Reads a list of times; without a problem too if it is another kind of file."""
+    folder, is_named = images[0].parent, _is_named_list(path, images[0].parent)
     try:
         with open_file(path) as file:
             lines = file.read(_MAX_LIST_BYTES).decode("utf-8", "replace").split("\n")
     except OSError as error:
-        return ImageTimes(problem=f"{path.name} cannot be read ({error.strerror})")
-    filled = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if len(filled) != count:
-        return ImageTimes(problem=f"{path.name} has {len(filled)} times for {count} images")
-    times_ns = [_time_of(line) for line in filled]
-    places = [f"{path.name}: {line[:40]!r}" for line in filled]
-    read = [time_ns for time_ns in times_ns if time_ns is not None]
-    if len(read) < count:
-        return ImageTimes(problem=f"{printable(places[times_ns.index(None)])} is neither a date and time nor seconds")
-    if sorted(read) != read:
-        return ImageTimes(problem=f"the times in {path.name} do not increase")
+        return ImageTimes(problem=f"{path.name} cannot be read ({error.strerror})" if is_named else "")
+    rows = [_fields(line) for line in lines if line.strip() and not line.startswith("#")]
+    if rows and not re.search("[0-9]", "".join(rows[0])):
+        rows.pop(0)  # The titles of the columns.
+    keys = [str(_image_key(image.name, folder)) for image in images]
+    columns = [list(column) for column in zip(*rows, strict=False)]
+    named = [{_image_key(each, folder): row for each, row in zip(column, rows, strict=True)} for column in columns]
+    shares = [sum(key in rows_by_key for key in keys) for rows_by_key in named]
+    has_names = [bool(column) and column[0].lower().endswith(IMAGE_SUFFIXES) for column in columns]
+    place = max(range(len(columns)), key=lambda each: (shares[each], has_names[each], -each), default=0)
+    if is_by_name := bool(columns) and shares[place] == len(keys):
+        rows = [named[place][key] for key in keys]
+        order = sorted(range(len(columns)), key=lambda each: (each == place, each > place, abs(each - place)))
+    elif columns and has_names[place] and shares[place]:
+        missing = next(image.name for image, key in zip(images, keys, strict=True) if key not in named[place])
+        return ImageTimes(problem=f"{path.name} has no line for {printable(missing)}")
+    elif not is_named:
+        return ImageTimes()
+    elif len(rows) != len(images):
+        return ImageTimes(problem=f"{path.name} has {len(rows)} times for {len(images)} images")
+    else:
+        order = list(range(len(columns)))
+    readings = [_column_times(path.name, [row[each] for row in rows], is_by_name=is_by_name) for each in order]
+    # Sorting is stable: of several columns with dates, or with other times, the nearest one counts.
+    return min(readings, key=lambda each: (not each.times_ns, not each.is_absolute))
+
+
+def _fields(line: str) -> list[str]:
+    if _DATE.fullmatch(line.strip()):  # It may have a comma.
+        return [line.strip()]
+    text = _DATE_AND_TIME.sub(r"\1T\2", line.strip())
+    return [each.strip(' "') for each in (_SEPARATOR.split(text) if _SEPARATOR.search(text) else text.split())]
+
+
+def _image_key(text: str, folder: Path) -> str | None:
+    """Returns what is equal for an image and its name or number in a list; None if the list names another folder."""
+    path = PurePosixPath(text.replace("\\", "/"))
+    if path.parent.name not in ("", folder.name):
+        return None
+    stem = path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
+    return str(int(stem)) if stem.isdecimal() else stem
+
+
+def _column_times(name: str, column: Sequence[str], *, is_by_name: bool) -> ImageTimes:
+    read = [_time_of(each) for each in column]
+    places = [f"{name}: {each[:40]!r}" for each in column]
+    times_ns = [each for each in read if each is not None]
+    if len(times_ns) < len(read):
+        return ImageTimes(problem=f"{printable(places[read.index(None)])} is neither a date and time nor seconds")
+    if not is_by_name and sorted(times_ns) != times_ns:
+        return ImageTimes(problem=f"the times in {name} do not increase")
     return _checked(times_ns, places)
 
 

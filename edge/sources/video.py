@@ -1,6 +1,7 @@
 """The video source: frames of a video file."""
 
 import logging
+import sys
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -13,7 +14,7 @@ from av.stream import Disposition
 from edge.sources.source import SourceError
 from shared import clock
 from shared.errors import reason_of
-from shared.files import check_file, file_sha256
+from shared.files import check_file, file_sha256, missing_content, open_file
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import MAX_PIXELS
 from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder
@@ -132,6 +133,9 @@ class VideoSource:
             count += packet is not None
             if decoder.is_turned and _TURNED not in self._notes:
                 self._notes.append(_TURNED)
+            for doubt in decoder.doubts or ():
+                if doubt not in self._notes:
+                    self._note(doubt)
             for each in results:
                 if each.pixels is None:
                     insort(losses, each, key=attrgetter("place"))
@@ -181,7 +185,9 @@ class VideoSource:
         try:
             container: Any = av.open(str(self._path))
         except VIDEO_ERRORS as error:
-            problem = f"cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            problem = (
+                _unfinished(self._path) or f"cannot be played: {reason_of(error)}: give an MP4, MKV, AVI or WebM file"
+            )
             raise SourceError(f"{self._path} {problem}") from error
         streams = _video_streams(container)
         fault = ""
@@ -195,6 +201,24 @@ class VideoSource:
             container.close()
             raise SourceError(f"{self._path} {fault}")
         return container
+
+
+def _unfinished(path: Path) -> str:
+    """Returns why a file is no video, to follow its name, if it is a placeholder or an MP4 without index; otherwise nothing."""
+    with open_file(path) as file:
+        head = file.read(64)
+        if problem := missing_content(head):
+            return problem
+        is_mp4, at = head[4:8] in (b"ftyp", b"mdat", b"wide", b"free"), 0
+        while is_mp4 and len(box := head[:16]) >= 8:  # noqa: PLR2004  Size and name; size 1: 64 bits follow.
+            if box[4:8] == b"moov":
+                return ""
+            size = int.from_bytes(box[:4])
+            at += int.from_bytes(box[8:16]) if size == 1 else size or sys.maxsize
+            file.seek(min(at, path.stat().st_size))
+            head = file.read(16)
+    remedy = "record it again, or mend it by a tool such as untrunc"
+    return f"has no index (moov): its recording or copy was cut off; {remedy}" if is_mp4 else ""
 
 
 def _video_streams(container: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from edge.pipeline import colour_image, rgb_input
 from edge.presenting.presented_run import OUTPUTS_FOLDER
 from edge.sinks.rerun import RRD_NAME
 from edge.sinks.scene import Reduction, Scene
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, Origin
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
@@ -22,7 +22,7 @@ from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.image_files import ImageArray, read_mask
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames
 from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
@@ -85,10 +85,12 @@ def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
     """
     card, config = model_of(folder)
     arrived: dict[tuple[str, int], tuple[int, int]] = {}  # By camera and index: sequence, and the time of the result.
+    played: list[tuple[int, str]] = []
     outcomes: Counter[str] = Counter()
     try:
         for at_ns, row in sorted(((_end_ns(row), row) for row in read_rows(folder)), key=itemgetter(0)):
             arrived[row["camera"], int(row["frame_index"])] = int(row["sequence"]), at_ns
+            played.append((int(row["sequence"]), row["camera"]))
             outcomes[row["outcome"]] += 1
             scene.measure(row, at_ns)
             scene.count(outcomes, None, at_ns)
@@ -96,6 +98,7 @@ def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
         raise SkylaneError(
             f"{folder / CSV_NAME} is damaged: {error}: `skylane report --check {folder}` lists where"
         ) from error
+    names = CameraNames(camera for _, camera in sorted(played))
     outputs = {
         (row.camera, row.frame_index): row
         for row in (read_presented(folder) if (folder / PRESENTED_NAME).exists() else ())
@@ -107,12 +110,16 @@ def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
         if key in outputs:
             places.append((folder / OUTPUTS_FOLDER, outputs[key].presented_ns, outputs[key].age_ns))
         for place, time_ns, age_ns in places:
-            mask = _mask(place, camera, index)
+            mask = _mask(place / "masks" / names[camera], index)
             if time_ns is None or (mask is None and (image is None or place != folder)):
                 continue
             behind = np.zeros((*mask.shape, 3), np.uint8) if image is None else image
             placed = geometry or _as_it_is(behind)
-            frame = FrameResult(camera, sequence, index, at_ns, at_ns, behind, mask, placed, age_ns=age_ns)
+            origin = Origin.WORKER if place == folder else outputs[key].origin
+            frame = FrameResult(
+                camera, sequence, index, at_ns, at_ns, behind, mask, placed, origin=origin, age_ns=age_ns,
+                camera_id=names[camera],
+            )  # fmt: skip
             scene.show(frame, time_ns, Reduction())
 
 
@@ -153,8 +160,8 @@ def _images(
                 yield (frame.camera, frame.index), rgb_input(image, geometry, card.layout), geometry
 
 
-def _mask(folder: Path, camera: str, index: int) -> Any:
-    path = folder / "masks" / camera_name(camera) / f"{index:06d}.png"
+def _mask(folder: Path, index: int) -> Any:
+    path = folder / f"{index:06d}.png"
     return read_mask(path) if path.exists() else None
 
 

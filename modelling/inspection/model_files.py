@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+from shared.files import missing_content
 from shared.inference.engine import EngineError
 from shared.inference.onnx_weights import weight_files
 
@@ -21,7 +22,6 @@ _PICKLE = (
 )
 # How a file begins, and what it is. The binary formats that are read begin with none of these.
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
-    (rb"version https://git-lfs", "is a pointer of Git LFS, not the file itself: get it with `git lfs pull`"),
     (rb"\s*<(!doctype )?html", "is a web page: download the file itself"),
     (rb"\x80[\x02-\x05](?!..TFL3)", _PICKLE),
     (
@@ -63,12 +63,14 @@ def refuse_other_files(path: Path) -> None:
 def _problem(path: Path) -> str | None:
     if path.is_dir():
         is_checkpoint = (path / "checkpoint").is_file() and not (path / "saved_model.pb").is_file()
-        return _CHECKPOINT if is_checkpoint else None
+        graph = path / "saved_model.pb"
+        return _CHECKPOINT if is_checkpoint else _problem(graph) if graph.is_file() else None
     if not path.is_file():
         return "is not a file: give a model's file or folder" if path.exists() else "does not exist: check the path"
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
-    problems = [text for pattern, text in _BEGINNINGS if re.match(pattern, head, re.IGNORECASE | re.DOTALL)]
+    problems = [missing_content(head)] if missing_content(head) else []
+    problems += [text for pattern, text in _BEGINNINGS if re.match(pattern, head, re.IGNORECASE | re.DOTALL)]
     if head.startswith(b"PK") and _contains(path, _END_OF_ARCHIVE) and not _contains(path, b"/constants.pkl"):
         problems += [text for name, text in _ARCHIVES if _contains(path, name)]
     if path.suffix.lower() == ".keras" and head.startswith(b"\x89HDF"):

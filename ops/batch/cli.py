@@ -18,7 +18,7 @@ from ops.batch.plan import BatchPlan
 from ops.batch.run import BatchResult, run_batch
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FOLDER, GroupedCommand, key_options, override, topic_name
+from shared.flags import GroupedCommand, key_options, override, topic_name
 from shared.quiet import is_quiet
 from shared.runtime.processes import interrupt_on_termination
 from shared.terminal_table import Table
@@ -33,7 +33,7 @@ class IncompleteBatchError(SkylaneError):
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("library", type=EXISTING_FOLDER)
+@click.argument("library", type=click.Path(path_type=Path))
 @click.option("--model", required=True, type=topic_name("model"), help="Model that computes the masks.")
 @click.option(
     "--out",
@@ -46,7 +46,7 @@ class IncompleteBatchError(SkylaneError):
 @_options("Frames and masks", "topics", "bits", "encodings", "resize", "demosaic", "masks", "pictures")
 @_options("Execution", "executor", "processes", "ray_address")
 def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -> None:
-    """Run a model over every bag below the folder LIBRARY.
+    """Run a model over every recording below the folder LIBRARY: bags, video files and folders of images.
 
     Writes the masks of each bag to OUT/bags/NAME and a row per frame, with the share of each label, to OUT/frames.parquet.
     The exit code is 1 if a bag has no results; the others have theirs.
@@ -63,7 +63,7 @@ def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -
     _show(result, out)
     if result.failed:
         raise IncompleteBatchError(
-            f"{out}: {len(result.failed)} of {len(result.failed) + _done(result)} bags have no results, named above: "
+            f"{out}: {len(result.failed)} of {len(result.failed) + _done(result)} recordings have no results, named above: "
             "mend or remove them, then run the same command"
         )
 
@@ -102,7 +102,7 @@ class _Watcher:
         if planned.stale:
             self._print(f"kept, but no longer in the library and not in the table: {_names(planned.stale)}")
         if library.ignored:
-            self._print(f"no bags: {_names(library.ignored)}")
+            self._print(f"no recordings: {_names(library.ignored)}")
         self._bar.update(self._task, total=size_bytes or 1)
         self._bar.start()
 

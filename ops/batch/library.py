@@ -1,11 +1,17 @@
-"""Finds the bags of a library, a folder of any depth, and says what else is in it."""
+"""Finds the recordings of a library, a folder of any depth, and says what else is in it.
+
+A recording is a bag, a video file or a folder of images.
+"""
 
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from edge.sources.folder import no_camera
+from edge.sources.source import IMAGE_SUFFIXES, SOURCES, kind_of, open_source
 from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
 from shared.files import natural_path_key, resolved
@@ -13,6 +19,7 @@ from shared.sanitize import printable
 
 _BAG_SUFFIXES = (".bag", ".mcap", ".db3", ".mcap.zstd", ".db3.zstd")
 _DATA_SUFFIXES = _BAG_SUFFIXES[1:]  # Files inside the folder of a ROS 2 bag.
+_VIDEO_SUFFIXES = SOURCES["video"].suffixes
 _METADATA = "metadata.yaml"
 _END_BYTES = 1 << 16
 
@@ -48,23 +55,26 @@ class Library:
 def scan(folder: Path, out: Path) -> Library:
     """Lists the bags below a folder without opening them; `out`, the folder of the results, is left out.
 
-    A folder with a metadata.yaml or a .bag, .mcap or .db3 file is a bag. Links are not followed: what they lead to
-    inside the library is found at its own place.
+    A folder with a metadata.yaml is a bag, as is a .bag, .mcap or .db3 file; a folder that directly has images is a
+    recording, unless its name says that they are labels or distances. A recording can also be given by itself. Links are
+    not followed: what they lead to inside the library is found at its own place.
 
     Raises:
-        LibraryError: the folder cannot be read, has no bag below it, is itself a bag, or is the one for the results.
+        LibraryError: the folder cannot be read, has no recording below it, or is the one for the results.
     """
-    if not folder.is_dir():
-        raise LibraryError(f"{folder} is not a folder: give the folder that contains the bags")
-    if (folder / _METADATA).is_file():
-        raise LibraryError(f"{folder} is a bag: give the folder that contains it")
+    if not folder.exists():
+        raise LibraryError(f"{folder} does not exist: give a recording or a folder of them; record a live camera first")
     if resolved(folder).is_relative_to(resolved(out) / "bags") or resolved(folder) == resolved(out):
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
+    is_one = folder.is_file() or (folder / _METADATA).is_file() or _has_images(folder)
     found = _Findings(resolved(folder), resolved(out))
-    found.walk(folder)
+    if is_one:
+        found.take(folder)
+    else:
+        found.walk(folder)
     if not found.bags and not found.refused:
         raise LibraryError(
-            f"{folder} contains no bag: give a folder with .bag, .mcap or .db3 files, or with the folders of ROS 2 bags"
+            f"{folder} contains no recording: give bags (.bag, .mcap, .db3, or folders of ROS 2), video files or folders of images"
         )
     return Library(
         tuple(sorted(found.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
@@ -74,13 +84,16 @@ def scan(folder: Path, out: Path) -> Library:
 
 
 def content_hash(path: Path) -> str:
-    """Returns the SHA-256 of a bag that `skylane bag info` shows. Reads all its files.
+    """Returns the SHA-256 of a recording, of a bag that which `skylane bag info` shows. Reads all its files.
 
     Raises:
-        SkylaneError: it is no bag, or cannot be read.
+        SkylaneError: it is no recording, or cannot be read.
     """
-    with Bag(path) as bag:
-        return bag.sha256
+    if kind_of(str(path)) == "bag":
+        with Bag(path) as bag:
+            return bag.sha256
+    with closing(open_source(str(path))) as source:
+        return str(source.provenance["sha256"])
 
 
 def ends_hash(path: Path) -> str:
@@ -108,6 +121,11 @@ class _Findings:
         self._out = out
         self._top = Path()
 
+    def take(self, path: Path) -> None:
+        """Takes one recording."""
+        self._top = path.absolute().parent
+        self._bag(path.absolute())
+
     def walk(self, top: Path) -> None:
         """Lists everything below `top`; without recursion, because folders can be nested deeply."""
         self._top = top
@@ -127,6 +145,12 @@ class _Findings:
         if folder != self._top and any(entry.name == _METADATA for entry in entries):
             self._bag_folder(folder, entries)
             return []
+        if folder != self._top and any(entry.name.lower().endswith(IMAGE_SUFFIXES) for entry in entries):
+            if no_camera(folder.name):
+                self.ignored.append(self._name(folder))
+            else:
+                self._bag(folder)
+            entries = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
         folders = []
         names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
         for entry in entries:
@@ -135,7 +159,9 @@ class _Findings:
                 self._link(path)
             elif entry.is_dir():
                 folders.append(path)
-            elif entry.name.endswith(_BAG_SUFFIXES) and entry.is_file() and not is_copy(entry.name, names):
+            elif (entry.name.lower().endswith(_VIDEO_SUFFIXES) and entry.is_file()) or (
+                entry.name.endswith(_BAG_SUFFIXES) and entry.is_file() and not is_copy(entry.name, names)
+            ):
                 self._bag(path)
             else:
                 self.ignored.append(self._name(path))
@@ -187,5 +213,9 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    names = (_METADATA, *_DATA_SUFFIXES)
-    yield from (file for file in path.iterdir() if file.name.endswith(names) and file.is_file())
+    names = (_METADATA, *_DATA_SUFFIXES) if (path / _METADATA).is_file() else IMAGE_SUFFIXES
+    yield from (file for file in path.iterdir() if file.name.lower().endswith(names) and file.is_file())
+
+
+def _has_images(folder: Path) -> bool:
+    return any(file.name.lower().endswith(IMAGE_SUFFIXES) for file in folder.iterdir())

@@ -6,21 +6,23 @@ An executor passes on every item of `decode_bag` in order: frames to `FrameInfer
 
 from collections.abc import Generator
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 
 from cloud.models.opening import open_model
 from edge.pipeline import colour_image
 from edge.sinks.rendering import mark_untrained
+from edge.sources.source import open_source
 from ops.batch.frames import BagEnd, PreparedFrame, SegmentedFrame
-from ops.batch.library import LibraryBag, content_hash
+from ops.batch.library import LibraryBag
 from ops.batch.output.mask_formats import MASK_FORMATS
 from ops.batch.settings import BatchSettings
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
-from shared.imaging.frames import Frame, Layout
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
@@ -41,20 +43,22 @@ def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFr
     claims: tuple[str, ...] = ()
     try:
         card = settings.card()
-        opened = BagSource(bag.path, topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
+        opened = open_source(str(bag.path), topics=settings.topics, bits=settings.bits, encodings=settings.encodings)
         with closing(opened) as source:
-            claims = source.false_claims
+            claims = source.false_claims if isinstance(source, BagSource) else ()
             for frame in source.frames():
-                if isinstance(frame, Frame):
-                    frames += 1
-                    yield _prepared(frame, card, settings, source.frame_count)
-                else:
+                try:
+                    prepared = _prepared(frame, card, settings, source.frame_count)
+                except SkylaneError as error:
                     unreadable += 1
-                    first = first or f"{frame.camera} frame {frame.index}: {frame.reason}"
-        _check_frames(bag, frames, first)
-        sha256 = content_hash(bag.path)
+                    first = first or f"{frame.camera} frame {frame.index}: {error}"
+                    continue
+                frames += 1
+                yield prepared
+            _check_frames(bag, frames, first)
+            identity: dict[str, Any] = source.provenance
         bag.check_unchanged()
-        yield BagEnd(sha256, unreadable, first, false_claims=claims, notes=tuple(source.notes))
+        yield BagEnd(identity["sha256"], unreadable, first, false_claims=claims, notes=tuple(identity.get("notes", ())))
     except (SkylaneError, OSError) as error:
         yield BagEnd("", unreadable, first, str(error))
     except Exception as error:  # noqa: BLE001  A library met bytes that it did not expect: the bag fails, the others go on.
@@ -127,7 +131,12 @@ def _check_frames(bag: LibraryBag, frames: int, first_unreadable: str) -> None:
         raise BatchError(f"{bag.path} has {reason}")
 
 
-def _prepared(frame: Frame, card: ModelCard, settings: BatchSettings, total: int | None) -> PreparedFrame:
+def _prepared(
+    frame: Frame | UnreadableFrame, card: ModelCard, settings: BatchSettings, total: int | None
+) -> PreparedFrame:
+    """Returns the model's input; a SkylaneError says why the frame has none."""
+    if isinstance(frame, UnreadableFrame):
+        raise BatchError(frame.reason)
     colour, plan = colour_image(frame, card, settings)
     image = np.ascontiguousarray(geometry.apply(colour, plan))
     return PreparedFrame(frame.camera, frame.index, frame.stamp_ns, frame.source_ns, image, plan, total)

@@ -17,7 +17,7 @@ from rosbags.typesys.stores.ros2_humble import sensor_msgs__msg__Image as ImageM
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_files import decode_picture
-from shared.imaging.image_header import ImageHeaderError, read_header
+from shared.imaging.image_header import JPEG_SIGNATURE, PNG_SIGNATURE, ImageHeaderError, jpeg_end, read_header
 from shared.imaging.opencv import MAX_PIXELS, cv2
 
 Bytes = npt.NDArray[np.uint8]
@@ -74,8 +74,6 @@ _PLANAR: dict[str, _Planar] = {
     "nv24": _Planar(cv2.COLOR_YUV2BGR_YUYV, 3, 1, even=False),
 }
 _YUV_CHANNELS = 2  # One luma and one of the two chroma values per pixel.
-_PICTURE_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
-_PICTURE_TAIL_BYTES = 4096  # Padding that cameras may add after the end.
 ENCODINGS = (*_ENCODINGS, *_PLANAR)
 
 _PATTERNS = {"rg": "rggb", "gr": "grbg", "gb": "gbrg", "bg": "bggr"}  # PFNC names the first row only.
@@ -174,28 +172,35 @@ def recorded_image(message: ImageMessage, encoding: str = "") -> RecordedImage:
 def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
     """Returns the image in the message, H×W or H×W×3; rotated as its EXIF data says, unless it is a Bayer image.
 
-    The first bytes show whether it is JPEG or PNG, because bags write the format in many ways. The text before a ";" in
+    The first bytes show what it is, because bags write the format in many ways; bytes behind a JPEG are ignored. The text before a ";" in
     the format is the encoding before compression; only this distinguishes Bayer from grey images. Compressed colour
     images are bgr8, or rgb8 from old recorders that stored them so.
 
     Raises:
-        SkylaneError: the data is neither JPEG nor PNG, above the size limit, truncated or damaged.
+        SkylaneError: the data is no image that OpenCV can read, above the size limit, truncated or damaged.
     """
     data = bytes(message.data)
     source, _, compression = (part.strip() for part in message.format.partition(";"))
     if "compresseddepth" in message.format.casefold():
         raise SkylaneError(f"format {message.format[:_NEAR]!r} holds depths, not an image: leave the topic out")
+    kind, is_colour, header = f"format {message.format[:_NEAR]!r}", True, None
+    if data.startswith((JPEG_SIGNATURE, PNG_SIGNATURE)):
+        try:
+            header = read_header(data)
+        except ImageHeaderError as error:
+            raise SkylaneError(f"{kind}: {error}") from error
+        _check_size(header.height, header.width)
+        kind, is_colour = f"the {header.kind} of {len(data)} bytes is damaged", header.channels > 1
+        if header.kind == "jpeg":
+            if not (end := jpeg_end(data)):
+                raise SkylaneError(f"the jpeg of {len(data)} bytes has no end marker: it is truncated")
+            data = data[:end]
     try:
-        header = read_header(data)
-    except ImageHeaderError as error:
-        raise SkylaneError(f"format {message.format!r}: {error}") from error
-    _check_size(header.height, header.width)
-    if _PICTURE_ENDS[header.kind] not in data[-_PICTURE_TAIL_BYTES:]:
-        raise SkylaneError(f"the {header.kind} of {len(data)} bytes has no end marker: it is truncated")
-    try:
-        picture = decode_picture(data, upright=header.channels > 1 or not _is_bayer(source))
+        picture = decode_picture(data, upright=is_colour or not _is_bayer(source))
     except SkylaneError as error:
-        raise SkylaneError(f"the {header.kind} of {len(data)} bytes is damaged: {error}") from error
+        remedy = "" if header else "; record JPEG or PNG, or leave the topic out"
+        raise SkylaneError(f"{kind}: {error}{remedy}") from error
+    _check_size(*picture.shape[:2])
     if picture.ndim == 2:  # noqa: PLR2004  Rows and columns, no channels.
         return _grey_image(picture, source)
     return RecordedImage(picture, Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8)

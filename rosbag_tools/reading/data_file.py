@@ -3,10 +3,10 @@
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from backports import zstd
 from rosbags.interfaces import Connection, ConnectionExtRosbag1, MessageDefinitionFormat, QosDurability
@@ -27,7 +27,9 @@ from rosbag_tools.reading.decompression import (
 )
 from rosbag_tools.records import Damage, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
+from shared.files import missing_content
 
+_NO_SCHEMA = "__schemaless__"  # In rosbags, the type of a channel whose schema the summary does not have.
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _COPY_BYTES = 1 << 20
 
@@ -46,11 +48,10 @@ Reader = Ros1Reader | McapReader | Sqlite3Reader
 class ForeignBagError(SkylaneError):
     """A file is not a bag of a supported format."""
 
-    def __init__(self, path: Path, problem: str = "not a bag") -> None:
+    def __init__(self, path: Path, problem: str = "") -> None:
         self.path, self.problem = path, problem
-        super().__init__(
-            f"{path} is {problem}: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
-        )
+        known = "is not a bag: give a ROS 1 .bag (2.0), a .db3, an .mcap, or the folder of a ROS 2 bag"
+        super().__init__(f"{path} {problem or known}")
 
 
 _FORMATS: dict[str, tuple[type[Reader], Any]] = {  # The reader by the index, and the module with `MAGIC` and `scan`.
@@ -60,6 +61,14 @@ _FORMATS: dict[str, tuple[type[Reader], Any]] = {  # The reader by the index, an
 }
 
 
+class _Stated(NamedTuple):
+    """What an index states about the messages."""
+
+    counts: Counter[str]  # By topic.
+    total: int
+    span_ns: list[int]  # Times of the first and last message.
+
+
 class DataFile:
     """A data file of any of the three formats.
 
@@ -67,7 +76,7 @@ class DataFile:
         format: "ros1", "sqlite3" or "mcap", recognized by the first bytes of the file.
         counts: Number of messages by channel.
         start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
-        index_damage: Why the index could not be used; empty if it could.
+        index_damage: Why the index could not be used; empty if it could, or if it leaves out what it may leave out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -78,6 +87,7 @@ class DataFile:
         self.index_damage = ""
         self._channels: dict[int, TopicChannel] = {}
         self._reader: Reader | None = None
+        self._stated: _Stated | None = None
         if self.format == "sqlite3" and sqlite_file.is_computed(path):
             self.index_damage = "one of its tables is computed when it is read"
         elif not sqlite_file.has_log(path) and not mcap_file.has_foreign_profile(path):
@@ -137,21 +147,13 @@ class DataFile:
                 continue
             counts[item.channel.topic] += 1
             times_ns = [min(*times_ns, item.time_ns), max(*times_ns, item.time_ns)] if times_ns else [item.time_ns] * 2
-        if self._reader is None or not is_whole:
+        if not is_whole:
             return
-        if self.format == "mcap" and mcap_file.has_wrong_summary(self.path):
-            yield Damage("index", "the checksum of the summary does not match its content")
-        stated = sum((Counter({channel.topic: count}) for channel, count in self.counts.items()), Counter[str]())
-        for topic in stated | counts:
-            if stated[topic] != counts[topic]:
-                reason = f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
-                yield Damage("index", reason)
-        total = counts.total() if isinstance(self._reader, Ros1Reader) else self._reader.metadata.message_count
-        if total != counts.total() and stated == counts:
-            yield Damage("index", f"it counts {total} messages in all, and the file has {counts.total()}")
-        if times_ns and stated.total() and times_ns != [self.start_ns, self.end_ns]:
-            span = f"from {times_ns[0]} to {times_ns[1]} ns"
-            yield Damage("index", f"it states times from {self.start_ns} to {self.end_ns} ns, and the file has {span}")
+        if self.format == "mcap" and not self.index_damage:
+            for part in mcap_file.wrong_checksums(self.path):
+                yield Damage(part, f"the checksum of the {part} does not match its content")
+        if self._stated is not None:
+            yield from _false_statements(self._stated, counts, times_ns)
 
     def close(self) -> None:
         """Closes the file."""
@@ -196,10 +198,17 @@ class DataFile:
             if isinstance(reader, Sqlite3Reader) and reader.dbconn is not None:
                 reader.dbconn.limit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
             self._take_index(reader)
-            self._reader = reader
+            if not isinstance(reader, McapReader) or _leads_to_all(reader):
+                self._reader = reader
+                return
+            if not self.counts.total():  # It leaves out the channels, or how many messages each has.
+                self._stated = None
+            self.counts.clear()
+            reader.close()
         except Exception as error:  # noqa: BLE001  rosbags and its codecs raise exceptions of any type for invalid bytes.
             self.counts.clear()
             self.start_ns = self.end_ns = 0
+            self._stated = None
             self.index_damage = _reason(error)
 
     def _take_index(self, reader: Reader) -> None:
@@ -210,6 +219,9 @@ class DataFile:
         times = reader if isinstance(reader, Ros1Reader) else reader.metadata
         if self.counts.total():
             self.start_ns, self.end_ns = int(times.start_time), int(times.end_time) - 1
+        stated = sum((Counter({channel.topic: count}) for channel, count in self.counts.items()), Counter[str]())
+        total = stated.total() if isinstance(reader, Ros1Reader) else reader.metadata.message_count
+        self._stated = _Stated(stated, total, [self.start_ns, self.end_ns])
 
     def _take_scan(self) -> None:
         for item in self.scan():
@@ -254,17 +266,31 @@ def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> N
         # The data before the damage is read like a truncated bag.
 
 
+def _false_statements(index: _Stated, counts: Counter[str], times_ns: Sequence[int]) -> Iterator[Damage]:
+    """Yields what an index states that is not true of the messages: their numbers by topic, and their first and last times."""
+    stated, total, span_ns = index
+    for topic in stated | counts:
+        if stated[topic] != counts[topic]:
+            reason = f"it counts {stated[topic]} messages on {topic}, and the file has {counts[topic]}"
+            yield Damage("index", reason)
+    if total != counts.total() and stated == counts:
+        yield Damage("index", f"it counts {total} messages in all, and the file has {counts.total()}")
+    if times_ns and stated.total() and times_ns != span_ns:
+        span = f"from {times_ns[0]} to {times_ns[1]} ns"
+        yield Damage("index", f"it states times from {span_ns[0]} to {span_ns[1]} ns, and the file has {span}")
+
+
 class _IndexedReadError(Exception):
     """Reading by the index failed; a sequential scan follows."""
 
 
 def _format_of(path: Path) -> str:
     with path.open("rb") as file:
-        start = file.read(16)
+        start = file.read(64)
     for name, (_, scanner) in _FORMATS.items():
         if start.startswith(scanner.MAGIC):
             return name
-    raise ForeignBagError(path, "not a bag" if start else "empty")
+    raise ForeignBagError(path, missing_content(start))
 
 
 def _channel(connection: Connection, name: str) -> TopicChannel:
@@ -281,6 +307,25 @@ def _channel(connection: Connection, name: str) -> TopicChannel:
         definition.format is MessageDefinitionFormat.IDL,
         _is_latched(connection),
     )
+
+
+def _leads_to_all(reader: McapReader) -> bool:
+    """Returns False if the summary leaves out what the format lets a writer leave out, so that messages would be missed.
+
+    An index of only some chunks is damaged instead.
+    """
+    stated = reader.statistics
+    assert stated is not None
+    if 0 < len(reader.chunks) < stated.chunk_count:
+        return True
+    is_named = stated.channel_message_counts.keys() <= reader.channels.keys()
+    has_types = all(each.msgtype != _NO_SCHEMA for each in reader.connections)
+    has_places = all(chunk.message_index_offsets for chunk in reader.chunks)
+    counts = (
+        sum(stated.channel_message_counts.values()),
+        sum(sum(chunk.channel_count.values()) for chunk in reader.chunks),
+    )
+    return is_named and has_types and has_places and min(counts) >= stated.message_count
 
 
 def _is_latched(connection: Connection) -> bool:

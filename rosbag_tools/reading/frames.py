@@ -3,19 +3,21 @@
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
 from rosbag_tools.messages.encodings import RecordedImage, encoding_of, recorded_compressed_image, recorded_image
 from rosbag_tools.messages.ros_types import read_camera, read_frame_id, read_stamp
 from rosbag_tools.reading.bag import Bag, DamagedBagError, Topic
-from rosbag_tools.reading.video_topics import with_pictures
+from rosbag_tools.reading.video_topics import is_video, with_pictures
 from rosbag_tools.records import SYNTHETIC, Damage, Message
 from shared.clock import clock_jump, now_ns
 from shared.errors import SkylaneError
 from shared.imaging.bit_depth import MEASURED_FRAMES, BitDepth, Bits, full_range
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame, names_depth
-from shared.imaging.image_header import read_header
+from shared.imaging.image_header import ImageHeaderError, read_header
+from shared.messages.topics import CameraNames
 from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ def decode(message: Message) -> tuple[Pixels, Layout]:
     Raises:
         SkylaneError: the message is malformed, or its image cannot be decoded.
     """
-    if message.channel.has_video:
+    if message.is_video:
         return _video_picture(message)
     image = _recorded(message)
     return full_range(image.pixels, image.layout), image.layout
@@ -86,7 +88,7 @@ class ImageDecoder:
         Raises:
             SkylaneError: the message is malformed, its image cannot be decoded, or a value has more bits than were given.
         """
-        if message.channel.has_video:
+        if message.is_video:
             return _video_picture(message)
         topic = message.channel.topic
         image = _recorded(message, self._encodings.get(topic, ""))
@@ -110,6 +112,9 @@ class BagSource:
         duration_s: Length of that part; None: to the end.
         bits, encodings, keep_values: See ImageDecoder.
 
+    Attributes:
+        names: Names of the bag's image topics for files, the same whichever topics are read.
+
     Raises:
         SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
     """
@@ -129,6 +134,7 @@ class BagSource:
             raise SkylaneError(f"cannot play {duration_s} s from {start_offset_s} s on: give a part within the bag")
         self._bag = Bag(Path(path))
         self._notes: list[str] = []
+        self.names = CameraNames(topic.name for topic in self._bag.topics if topic.channel.has_images)
         try:
             self._topics = _camera_topics(self._bag, topics, self._note)
             self._decoder = ImageDecoder(
@@ -190,11 +196,12 @@ class BagSource:
         """
         self._bag.log_notes()
         names = {topic.name for topic in self._topics}
-        videos = {topic.name for topic in self._topics if topic.channel.has_video}
+        firsts = {name: self._bag.first_message(name) for name in names}
+        videos = {name for name, first in firsts.items() if first is not None and is_video(first)}
         items = self._bag.messages(names, self._start_ns, self._stop_ns)
         if videos and self._start_ns is not None:  # Frames depend on those before the part.
             items = chain(self._bag.messages(videos, None, self._start_ns), items)
-        items = with_pictures(items) if videos else items
+        items = with_pictures(items, self._note) if videos else items
         index = 0
         latest_ns = 0
         lost: Damage | None = None
@@ -260,11 +267,12 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
     for message in chain([bag.first_message(topic)], islice(bag.messages({topic}), 1, MEASURED_FRAMES)):
         if not isinstance(message, Message):
             continue
-        if message.channel.has_video:
+        if is_video(message):
             return
         try:
-            if not message.channel.has_raw_images and read_header(memoryview(read_camera(message).data)).bits == 8:  # noqa: PLR2004
-                return
+            with suppress(ImageHeaderError):
+                if not message.channel.has_raw_images and read_header(memoryview(read_camera(message).data)).bits == 8:  # noqa: PLR2004
+                    return
             image = _recorded(message, encoding)
         except SkylaneError:
             continue

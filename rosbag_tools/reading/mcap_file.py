@@ -56,11 +56,36 @@ def has_foreign_profile(path: Path) -> bool:
             return False
 
 
-def has_wrong_summary(path: Path) -> bool:
-    """Returns True if the summary, which contains the index, does not match its checksum."""
+def wrong_checksums(path: Path) -> Iterator[str]:
+    """Yields the parts of a complete file, "data section" and "summary", that do not match their checksum.
+
+    Raises:
+        DamagedRecordError: the file is damaged.
+    """
     with path.open("rb") as file:
+        for op, at, stated in checksums(file):
+            if op == _DATA_END and stated not in (0, _checksum(file, 0, at)):
+                yield "data section"
         stated, computed = _summary_checksums(file)
-    return stated not in (0, computed)
+        if stated not in (0, computed):
+            yield "summary"
+
+
+def checksums(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Yields type, position and checksum (0: none) of the records of chunks and of the end of the data section.
+
+    Raises:
+        DamagedRecordError: the file is damaged.
+    """
+    records = Records(file, os.fstat(file.fileno()).st_size)
+    records.skip(len(MAGIC))
+    while not records.ended and (op := records.take(1)) != _FOOTER:
+        at, size = records.at - len(op), records.number("Q")
+        end = records.at + size
+        if op in (_CHUNK, _DATA_END):
+            records.skip(_CHUNK_CHECKSUM_AT * (op == _CHUNK))
+            yield op, at, records.number("I")
+        records.skip(end - records.at)
 
 
 def add_checksums(path: Path) -> None:
@@ -88,13 +113,17 @@ def _summary_checksums(file: BinaryIO) -> tuple[int, int]:
     end = file.seek(-_END_BYTES, os.SEEK_END)
     file.seek(end - 16)
     start, stated = unpack("Q", file.read(8)), unpack("I", file.read(12)[8:])
-    if not start:
+    if not 0 < start < end:
         return 0, 0
+    return stated, _checksum(file, start, end)
+
+
+def _checksum(file: BinaryIO, start: int, end: int) -> int:
     checksum = 0
     file.seek(start)
     for at in range(start, end, _BLOCK_BYTES):
         checksum = zlib.crc32(file.read(min(_BLOCK_BYTES, end - at)), checksum)
-    return stated, checksum
+    return checksum
 
 
 def _write_checksum(file: BinaryIO, at: int, checksum: int) -> None:

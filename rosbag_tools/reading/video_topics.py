@@ -1,13 +1,14 @@
 """Decodes the video topics of a bag, whose messages depend on those before them."""
 
 import logging
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from rosbag_tools.messages.ros_types import read_camera
-from rosbag_tools.records import Damage, Message
+from rosbag_tools.records import Damage, Message, TopicChannel
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
 from shared.registry import Entry, load
@@ -18,6 +19,9 @@ _log = logging.getLogger(__name__)
 # PyAV comes with the extra of the vehicle; bags without video are read without it.
 _CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing number is a missing packet.
 _CHECKED_BY_CONTENT = ("h264", "h265", "hevc", "avc")
+_VIDEO_FORMATS = ("h264", "h265", "hevc", "avc", "av1", "vp8", "vp9")
+_START_CODE = re.compile(rb"\0?\0\0\x01[^\0]", re.DOTALL)  # With the first byte of a unit of H.264 or H.265.
+_HEVC_FIRST = range(32, 36)  # Types of the units with which a stream of H.265 begins.
 _PAUSE_FACTOR = 1.5  # A pause of more periods may be a lost message.
 _LIBRARY = {
     "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
@@ -25,36 +29,65 @@ _LIBRARY = {
 }
 
 
-def with_pictures(items: Iterable[Message | Damage]) -> Iterator[Message | Damage]:
+def with_pictures(
+    items: Iterable[Message | Damage], note: Callable[[str], object] = _log.warning
+) -> Iterator[Message | Damage]:
     """Yields the messages of a bag in their order, those of video topics with their picture or the reason of its loss.
 
-    If a video reorders its frames, its messages come in the order of their presentation, and later.
+    `note` gets what is doubtful about the pictures of a topic, such as HDR. If a video reorders its frames, its messages come in the order of their presentation, and later.
     """
     topics: dict[str, _VideoTopic] = {}
+    others: set[TopicChannel] = set()  # Topics of other messages.
     for item in items:
         channel = item.channel
         if channel is None:  # Any topic may have lost messages.
             for topic in topics.values():
                 yield from topic.interrupt()
             yield item
-        elif not channel.has_video:
-            yield item
-        else:
-            topic = topics.setdefault(channel.topic, _VideoTopic())
+        elif channel not in others and (channel.topic in topics or is_video(item)):
+            topic = topics.setdefault(channel.topic, _VideoTopic(_packed_codec(item)))
             if isinstance(item, Damage):
                 yield from topic.interrupt()
                 yield item
             else:
                 yield from topic.decode(item)
+                for doubt in topic.new_doubts():
+                    note(f"{channel.topic}: {doubt}")
+        else:
+            if isinstance(item, Message):
+                others.add(channel)
+            yield item
     for topic in topics.values():
         yield from topic.finish()
+
+
+def is_video(item: Message | Damage) -> bool:
+    """Returns whether an item belongs to a video, also if its packets were recorded as compressed images."""
+    return item.channel is not None and (item.channel.has_video or bool(_packed_codec(item)))
+
+
+def _packed_codec(item: Message | Damage) -> str:
+    """Returns the codec of a compressed image that is a packet of a video; empty for another message."""
+    if not isinstance(item, Message) or not item.channel.has_compressed_images:
+        return ""
+    try:
+        image = read_camera(item)
+    except SkylaneError:
+        return ""
+    if image.format.casefold().startswith(_VIDEO_FORMATS):
+        return str(image.format)
+    start = _START_CODE.match(bytes(image.data[:5]))
+    return ("hevc" if start[0][-1] >> 1 in _HEVC_FIRST else "h264") if start else ""
 
 
 class _VideoTopic:
     """The decoder of one topic, and the messages that it holds back."""
 
-    def __init__(self) -> None:
+    def __init__(self, codec: str) -> None:
+        """`codec`: that of all messages; empty if they name it."""
+        self._codec = codec
         self._decoder: Any = None
+        self._doubts: tuple[str, ...] = ()
         self._format = ""
         self._numbers = count()
         self._pts = self._position = 0
@@ -68,23 +101,24 @@ class _VideoTopic:
         decoder_class, topic_packet = (load("video", _LIBRARY, name) for name in _LIBRARY)
         try:
             fields = read_camera(message)
-            if self._decoder is None or fields.format != self._format:
+            pts, codec = getattr(fields, "pts", None), self._codec or fields.format
+            if self._decoder is None or codec != self._format:
                 yield from self.finish()
                 self._decoder = None
-                self._decoder, self._format = decoder_class.named(fields.format, fields.data), fields.format
+                self._decoder, self._format = decoder_class.named(codec, fields.data), codec
         except SkylaneError as error:
             yield from self.interrupt()
             yield replace(message, loss=str(error))
             return
         is_repeated, self._data = message.data == self._data, message.data
-        if self._is_gap(fields.pts):
+        if self._is_gap(pts):
             yield from self.interrupt()
-        if fields.pts is None and self._format not in _CHECKED_BY_CONTENT:
+        if pts is None and self._format not in _CHECKED_BY_CONTENT:
             self._warn_of_pause(message)
         index = next(self._numbers)
         self._held[index] = message
         if not is_repeated:
-            self._position = index if fields.pts is None else fields.pts
+            self._position = index if pts is None else pts
         packet = topic_packet(fields.data, self._position)
         yield from self._results(self._decoder.decode(index, packet))
 
@@ -117,6 +151,11 @@ class _VideoTopic:
         """Ends what depends on a message that is lost."""
         if self._decoder is not None:
             yield from self._results(self._decoder.interrupt())
+
+    def new_doubts(self) -> tuple[str, ...]:
+        """Returns the doubts of the decoder that were not returned before."""
+        doubts, self._doubts = self._doubts, getattr(self._decoder, "doubts", None) or ()
+        return tuple(each for each in self._doubts if each not in doubts)
 
     def finish(self) -> Iterator[Message]:
         if self._decoder is not None:

@@ -45,7 +45,7 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
         return _reorder(pixels, layout, target)
     height, width = pixels.shape
     if height % 2 or width % 2 or not pixels.size:
-        raise SkylaneError(f"{layout} image is {height}×{width}: a Bayer image needs even sides, crop it by one")
+        raise SkylaneError(f"{layout} image is {height}×{width}: a Bayer pattern needs even sides")
     return DEMOSAIC_METHODS[method](pixels, layout, target)
 
 

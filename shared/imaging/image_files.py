@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.errors import MissingExtraError, SkylaneError, unwritable_message
-from shared.files import open_file, read_file, write_file
+from shared.files import missing_content, open_file, read_file, write_file
 from shared.imaging.built_in_codecs import encode_file
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_codecs import ImageCodecError, ImageLimits, image_size
@@ -117,12 +117,14 @@ def decode_picture(data: bytes, *, upright: bool = True) -> Pixels:
     Raises:
         ImageCodecError: The data is no image, incomplete, or its values are not of 8 or 16 bits.
     """
+    if problem := missing_content(data[:64]):
+        raise ImageCodecError(f"it {problem}")
     is_animated_webp = data[8:16] == b"WEBPVP8X" and data[20:21] and data[20] & 2
     if is_animated_webp or (data.startswith(PNG_SIGNATURE) and b"acTL" in data[: data.find(b"IDAT")]):
         raise ImageCodecError("it is animated: give a single image")
     flags = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR | (0 if upright else cv2.IMREAD_IGNORE_ORIENTATION)
     try:
-        decoded: Any = cv2.imdecode(array := np.frombuffer(data, np.uint8), flags) if data else None
+        decoded: Any = cv2.imdecode(array := np.frombuffer(data, np.uint8), flags)
         pages = cv2.imdecodemulti(array, flags, range=(1, 2))[1] if data[:2] in (b"II", b"MM") else ()
     except cv2.error as error:
         with suppress(ImageHeaderError):

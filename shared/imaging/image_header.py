@@ -1,5 +1,6 @@
 """Reads the header of an untrusted JPEG or PNG, and rejects files that would make a decoder slow or use much memory."""
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from shared.compression import Buffer
 from shared.errors import SkylaneError
+from shared.files import missing_content
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
@@ -32,6 +34,7 @@ _TABLES = (0xC4, 0xDB, 0xDD)  # Huffman tables, quantisation tables, restart int
 _METADATA = (*range(0xE0, 0xF0), 0xFE)  # Application segments and comments.
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
+_MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # In a scan, other bytes behind 0xff belong to its data.
 _SEARCH_BLOCK = 1 << 16  # Bytes searched at a time; larger temporary arrays would be allocated by mmap each time.
 _SCAN_HEADER = struct.Struct(">BBHB")  # Marker and length of a segment, then (for a scan) the number of components.
 _FRAME_HEADER = struct.Struct(">BHHB")  # Bits per sample, height, width, components.
@@ -63,7 +66,21 @@ def read_header(data: Buffer) -> ImageHeader:
         return _read_jpeg(data)
     if signature == PNG_SIGNATURE:
         return _read_png(data)
-    raise ImageHeaderError(f"image starts with {signature.hex(' ') or 'nothing'}: send a JPEG or a PNG")
+    if problem := missing_content(bytes(data[:64])):
+        raise ImageHeaderError(f"image {problem}")
+    raise ImageHeaderError(f"image starts with {signature.hex(' ')}: send a JPEG or a PNG")
+
+
+def jpeg_end(data: bytes) -> int:
+    """Returns where a JPEG ends in data that may be longer; 0 if it is truncated."""
+    at = 2
+    while found := _MARKER.search(data, at):
+        at, marker = found.end(), data[found.end() - 1]
+        if marker == _END_OF_IMAGE:
+            return at
+        if marker in (*_TABLES, *_METADATA, *_START_OF_FRAME, _START_OF_SCAN):
+            at += int.from_bytes(data[at : at + 2])
+    return 0
 
 
 def _read_png(data: Buffer) -> ImageHeader:

@@ -7,12 +7,14 @@ from a VP9 or AV1 stream, or the end of an H.265 or VP8 frame.
 """
 
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import av
 from av.sidedata.sidedata import Type as SideData
+from av.video.reformatter import ColorTrc
 
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Pixels
@@ -44,6 +46,8 @@ _DECODERS = {
     "vpx-vp9": "vp9",
 }
 _STRICT_VP9 = "libvpx-vp9"  # It refuses truncated packets; FFmpeg's own decoder fills them.
+_HDR = {ColorTrc.SMPTE2084: "PQ", ColorTrc.ARIB_STD_B67: "HLG"}
+_NO_MATRIX = 2  # FFmpeg's AVCOL_SPC_UNSPECIFIED.
 _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwise angle → signs of the display matrix.
 _UPRIGHT = (1, 0, 0, 1)
 _NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
@@ -97,6 +101,7 @@ class VideoDecoder:
 
     Attributes:
         is_turned: Whether a picture was rotated or mirrored.
+        doubts: What the first picture says about itself that is not regarded, or leaves out; one text each.
     """
 
     def __init__(self, context: Any, angle: int = 0) -> None:
@@ -110,6 +115,7 @@ class VideoDecoder:
         self._bitstream = Bitstream(self._codec, context.extradata)
         self._signs = _TURNS.get(angle, _UPRIGHT)
         self.is_turned = False
+        self.doubts: tuple[str, ...] | None = None  # None before the first picture.
         # Of FFmpeg's decoders with one thread a frame, only that of AV1 holds back pictures that are not reordered.
         self._is_immediate = context.codec.name != "libdav1d"
         self._is_topic = False  # Every packet is a message, which needs a result.
@@ -277,6 +283,8 @@ class VideoDecoder:
 
     def _give(self, index: int, frame: Any) -> None:
         place = self._pending.pop(index).place
+        if self.doubts is None:
+            self.doubts = tuple(_doubts(frame, self._context.sample_aspect_ratio))
         try:
             signs = _signs(frame, self._signs)
             pixels = _turned(frame.to_ndarray(format="bgr24"), signs)
@@ -308,6 +316,18 @@ def topic_packet(data: Any, time: int) -> Any:
     packet = av.Packet(bytes(data))
     packet.pts = min(time, _LAST_TIME)
     return packet
+
+
+def _doubts(frame: Any, aspect: Any) -> Iterator[str]:
+    """Yields what is not regarded when a picture is converted to RGB, or assumed."""
+    if frame.color_trc in _HDR:
+        yield f"its values are HDR ({_HDR[frame.color_trc]}), which is read as SDR: colours look pale; convert it to BT.709"
+    if frame.colorspace == _NO_MATRIX and frame.format.name.startswith(("yuv4", "nv", "p01")):  # yuvj: JPEG's own.
+        yield "its header names no colour matrix: BT.601 is assumed"
+    if aspect not in (None, 0, 1):
+        yield f"its pixels are {aspect} as wide as high, and are read as squares: the picture is distorted"
+    if frame.interlaced_frame:
+        yield "it is interlaced: what moves has a comb; deinterlace it"
 
 
 def _signs(frame: Any, default: tuple[int, ...]) -> tuple[int, ...]:

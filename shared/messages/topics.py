@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Self
 
 from msgspec import Struct
@@ -17,7 +18,8 @@ ROLES = (
     "viewer",
 )  # Common names of their certificates; at the broker, no vehicle can have such a name.
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_NAME = 64
+NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_NAME}}}")
 NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ -"
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
@@ -146,9 +148,39 @@ def camera_name(ros_topic: str) -> str:
     return sanitize_name(ros_topic.strip("/")) or "camera"
 
 
+def result_topic(camera: str) -> str:
+    """Returns the topic below which a bag has the results of a camera: `/cam` for `/cam/image_raw`."""
+    return "/" + camera.strip("/").removesuffix("/image_raw")
+
+
+class CameraNames(dict[str, str]):
+    """The names of cameras in files and messages, by topic: no two are equal, also without regard to case.
+
+    The first topic with a name keeps it. The others get a number: `/cam/image` and `/cam_image` become `cam_image` and
+    `cam_image_2`.
+    """
+
+    def __init__(self, topics: Iterable[str] = (), name_of: Callable[[str], str] = camera_name) -> None:
+        """Names the topics in order; `name_of` gives the name of a topic that is alone."""
+        super().__init__()
+        self._name_of = name_of
+        for topic in topics:
+            self[topic]
+
+    def __missing__(self, topic: str) -> str:
+        name = plain = self._name_of(topic)
+        taken = {each.casefold() for each in self.values()}
+        number = 1
+        while name.casefold() in taken:
+            number += 1
+            name = f"{plain[: _MAX_NAME - len(str(number)) - 1]}_{number}"
+        self[topic] = name
+        return name
+
+
 def sanitize_name(text: str) -> str:
     """Converts any text to a valid topic level: replaces other characters by `_` and truncates it to 64."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:64]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_MAX_NAME]
 
 
 def shared(group: str, topic_filter: str) -> str:

@@ -88,6 +88,7 @@ class LatencyRow:
     reused_sequence: int | None = None  # The frame whose result this frame got.
     dispatch: str = ""  # How its worker was chosen: load or group; empty if it was not sent through a broker.
     local_confidence: float | None = None  # The local model's, 0 to 1; also of frames that were then sent.
+    camera_id: str = ""  # The camera in the frame's id, see FrameId; not in the table.
 
     @property
     def has_result_of_vehicle(self) -> bool:

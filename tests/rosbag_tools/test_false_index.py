@@ -4,10 +4,13 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mcap.reader import NonSeekingReader
+from mcap.writer import IndexType, Writer
 
 from rosbag_tools.cli import bag
 from rosbag_tools.inspection import inspect
@@ -197,3 +200,71 @@ def test_names_from_a_bag_are_printed_without_control_characters(tmp_path: Path)
             writer.write_image("/cam\x1b[2J", np.zeros((2, 4), np.uint8), "odd", 1, at_ns, "cam")
     for arguments in (["verify", str(path)], ["info", str(path)], ["extract", str(path), str(tmp_path / "out")]):
         assert "\x1b[2J" not in CliRunner().invoke(bag, arguments).output
+
+
+_LEFT_OUT: dict[str, dict[str, Any]] = {
+    "channels": {"repeat_channels": False},
+    "schemas": {"repeat_schemas": False},
+    "channels and statistics": {"repeat_channels": False, "use_statistics": False},
+    "chunks": {"use_chunking": False},
+    "message index": {"index_types": IndexType.CHUNK},
+    "chunk index": {"index_types": IndexType.MESSAGE},
+    "message index and statistics": {"index_types": IndexType.CHUNK, "use_statistics": False},
+}
+
+
+@pytest.mark.parametrize("options", _LEFT_OUT.values(), ids=_LEFT_OUT)
+def test_a_summary_that_leaves_out_what_it_may_is_no_fault(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Writers shorten the summary; a reader that starts at the front misses nothing."""
+    source, target = data_file(write(tmp_path / "b", [1, 2, 3, 4])), tmp_path / "short.mcap"
+    with source.open("rb") as old, target.open("wb") as new:
+        writer: Any = Writer(new, chunk_size=1000, **options)
+        writer.start("ros2", "test")
+        channel = 0
+        for schema, topic, message in NonSeekingReader(old).iter_messages():
+            assert schema is not None
+            if not channel:
+                number = writer.register_schema(schema.name, schema.encoding, schema.data)
+                channel = writer.register_channel(topic.topic, topic.message_encoding, number)
+            writer.add_message(channel, message.log_time, message.data, message.publish_time)
+        writer.finish()
+    assert list(verify(target)) == []
+    assert inspect(target).messages == 4
+    source_of_frames = BagSource(target)
+    assert len([*source_of_frames.frames()]) == source_of_frames.frame_count == 4
+    source_of_frames.close()
+
+
+@pytest.mark.parametrize("use_chunking", [True, False])
+def test_the_checksum_of_the_data_section_is_compared(tmp_path: Path, *, use_chunking: bool) -> None:
+    """Without chunks, it is the only one of the messages."""
+    path = tmp_path / "b.mcap"
+    with path.open("wb") as file:
+        writer: Any = Writer(file, use_chunking=use_chunking, enable_data_crcs=True)
+        writer.start("ros2", "test")
+        schema = writer.register_schema("std_msgs/msg/String", "ros2msg", b"string data")
+        channel = writer.register_channel("/s", "cdr", schema)
+        writer.add_message(channel, 5, b"\0\1\0\0\2\0\0\0a\0", 5)
+        writer.finish()
+    assert list(verify(path)) == []
+    data = bytearray(path.read_bytes())
+    _, start, _ = next(each for each in records(bytes(data), 8) if each[0] == 0x0F)
+    data[start + 9] ^= 1
+    path.write_bytes(data)
+    assert [fault.reason for fault in verify(path)] == ["the checksum of the data section does not match its content"]
+
+
+def test_pictures_that_cannot_be_converted_cost_no_other_camera(tmp_path: Path) -> None:
+    """A Bayer camera of odd size is left out with the reason; two cameras of one name get a folder each."""
+    with BagWriter(tmp_path / "b") as writer:
+        for topic, height, encoding in (
+            ("/odd", 3, "bayer_rggb8"),
+            ("/cam/image", 4, "mono8"),
+            ("/cam_image", 4, "mono8"),
+        ):
+            writer.write_image(topic, np.zeros((height, 4), np.uint8), encoding, 1, 1, "cam")
+    result = CliRunner().invoke(bag, ["extract", str(tmp_path / "b"), str(tmp_path / "out")])
+    assert "a Bayer pattern needs even sides" in str(result.exception)
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["cam_image", "cam_image_2"]
+    CliRunner().invoke(bag, ["extract", str(tmp_path / "b"), str(tmp_path / "one"), "--topic", "/cam_image"])
+    assert [each.name for each in (tmp_path / "one").iterdir()] == ["cam_image_2"]

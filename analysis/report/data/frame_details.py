@@ -14,7 +14,6 @@ from analysis.report.stage_styles import STAGES, node_of
 from analysis.statistics.bootstrap import Floats
 from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.imaging.opencv import cv2
-from shared.messages.topics import camera_name
 from shared.runlog.latency_log import Outcome
 
 # Frames on the page that a worker answered, as many with a result that were not sent, and as many without one: more points
@@ -75,18 +74,16 @@ def frame_details(
     }
 
 
-def overlay_images(
-    folder: Path, frames: pd.DataFrame, sequences: Iterable[int], max_bytes: int = _MAX_IMAGE_BYTES
-) -> dict[int, str]:
+def overlay_images(folder: Path, sequences: Iterable[int], max_bytes: int = _MAX_IMAGE_BYTES) -> dict[int, str]:
     """Returns the stored overlay images of the given frames as data URLs, by sequence number.
 
     Images are added in the given order up to `max_bytes` characters. Missing and unreadable images are skipped.
     """
-    cameras = frames.set_index("sequence")["camera"]
     images: dict[int, str] = {}
     remaining = max_bytes
     for sequence in sequences:
-        image = _data_url(folder / "overlays" / f"{camera_name(str(cameras[sequence]))}_{sequence:06d}.jpg")
+        files = (folder / "overlays").glob(f"*_{sequence:06d}.jpg")
+        image = _data_url(next(files, folder))
         if image and (remaining := remaining - len(image)) > 0:
             images[sequence] = image
     return images

@@ -12,7 +12,7 @@ from shared.files import write_file
 from shared.imaging import mask_codecs
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.mask_codecs import Mask
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames, result_topic
 
 
 class MaskTarget(Protocol):
@@ -39,10 +39,11 @@ class _MaskFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._cameras = CameraNames()
 
     def write(self, frame: SegmentedFrame) -> str:
         """See MaskTarget."""
-        path = f"masks/{camera_name(frame.camera)}/{frame.index:06d}{self.suffix}"
+        path = f"masks/{self._cameras[frame.camera]}/{frame.index:06d}{self.suffix}"
         write_file(self._folder / path, frame.mask, self._folder)
         return path
 
@@ -81,6 +82,7 @@ class MaskBag:
 
     def __init__(self, folder: Path) -> None:
         self._bag = BagWriter(folder / "masks_bag", "mcap", "zstd")
+        self._topics = CameraNames(name_of=result_topic)
 
     @staticmethod
     def encode(mask: Mask, geometry: Geometry) -> bytes:
@@ -91,7 +93,7 @@ class MaskBag:
         """See MaskTarget."""
         size = (frame.geometry.source_height, frame.geometry.source_width)
         mask = mask_codecs.decode(frame.mask, "rle", size)
-        topic = "/" + frame.camera.strip("/").removesuffix("/image_raw") + "/masks"
+        topic = self._topics[frame.camera] + "/masks"
         self._bag.write_image(topic, mask, "mono8", frame.stamp_ns, frame.source_ns, "camera")
         return "masks_bag"
 

@@ -14,7 +14,7 @@ from ops.batch.output.table import BagTable
 from ops.batch.settings import BatchSettings
 from shared.errors import SkylaneError, unwritable_message
 from shared.files import make_folder, write_file
-from shared.messages.topics import camera_name
+from shared.messages.topics import CameraNames
 
 
 def results_folder(out: Path, bag: str) -> Path:
@@ -35,6 +35,7 @@ class ResultWriter:
         self._bag = bag
         self._settings = settings
         self._folder = staging_folder(settings.out) / uuid.uuid4().hex
+        self._cameras = CameraNames()
         self.frames = 0  # Frames that are written.
         self._files: tuple[MaskTarget, BagTable] | None = None
         self._error = ""
@@ -53,7 +54,7 @@ class ResultWriter:
             masks, table = self._open()
             table.add(frame, masks.write(frame))
             if frame.picture:
-                path = self._folder / "pictures" / camera_name(frame.camera) / f"{frame.index:06d}.jpg"
+                path = self._folder / "pictures" / self._cameras[frame.camera] / f"{frame.index:06d}.jpg"
                 write_file(path, frame.picture, self._folder)
             self.frames += 1
         except (SkylaneError, OSError) as error:

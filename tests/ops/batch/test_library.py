@@ -97,17 +97,34 @@ def test_links_in_a_circle_are_refused_and_hide_nothing(tmp_path: Path) -> None:
 def test_a_folder_without_bags_is_refused(tmp_path: Path) -> None:
     """The path is probably wrong; an empty table would look like a result."""
     (tmp_path / "notes.txt").write_text("sunny")
-    with pytest.raises(LibraryError, match="contains no bag: give a folder with"):
+    with pytest.raises(LibraryError, match="contains no recording: give bags"):
         scan(tmp_path, tmp_path / "out")
 
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     """The message says what to give instead; results among the bags would be bags of the next run."""
-    with pytest.raises(LibraryError, match="give the folder that contains it"):
-        scan(write_bag(tmp_path / "folder"), tmp_path / "out")
     (tmp_path / "bags").mkdir()
     for library, out in ((tmp_path, tmp_path), (tmp_path / "bags", tmp_path)):
         with pytest.raises(LibraryError, match="choose another --out"):
             scan(library, out)
-    with pytest.raises(LibraryError, match="give the folder that contains the bags"):
-        scan(write_bag(tmp_path / "a.bag"), tmp_path / "out")
+    with pytest.raises(LibraryError, match="record a live camera first"):
+        scan(Path("camera:0"), tmp_path / "out")
+
+
+def test_a_recording_is_a_library_of_its_own(tmp_path: Path) -> None:
+    """`play` takes the same path."""
+    for name in ("folder", "a.bag"):
+        assert names(write_bag(tmp_path / name), tmp_path / "out") == [name]
+
+
+def test_videos_and_folders_of_images_are_recordings(tmp_path: Path) -> None:
+    """A batch takes what `play` takes; label images beside images are no recording."""
+    for name in ("a.MP4", "seq/images/1.png", "seq/images/2.png", "seq/labels/1.png", "cam.mkv/x.txt", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == ["a.MP4", "seq/images"]
+    found = scan(tmp_path, tmp_path / "out")
+    assert "seq/labels" in found.ignored
+    assert found.bags[1].size_bytes == 2
+    assert names(tmp_path / "a.MP4", tmp_path / "out") == ["a.MP4"]
+    assert names(tmp_path / "seq" / "images", tmp_path / "out") == ["images"]

@@ -247,10 +247,10 @@ def test_a_truncated_image_is_refused(kind: str) -> None:
         decode_compressed_image(cut)
 
 
-@pytest.mark.parametrize("data", [b"", b"II*\0" + bytes(60), b"RIFF\0\0\0\0WEBPVP8 " + bytes(60)])
-def test_other_image_formats_are_refused(data: bytes) -> None:
-    """Each additional decoder of OpenCV could be attacked by malicious images."""
-    with pytest.raises(SkylaneError, match="send a JPEG or a PNG"):
+@pytest.mark.parametrize("data", [b"II*\0" + bytes(60), b"RIFF\0\0\0\0WEBPVP8 " + bytes(60)])
+def test_damaged_images_of_other_formats_are_refused(data: bytes) -> None:
+    """OpenCV returns nothing for them."""
+    with pytest.raises(SkylaneError, match="no image that OpenCV can read"):
         decode_compressed_image(CompressedImageMessage(HEADER, "tiff", np.frombuffer(data, np.uint8)))
 
 
@@ -296,3 +296,39 @@ def test_corrupt_images_are_decoded_or_refused(data: st.DataObject) -> None:
     except SkylaneError:
         return
     assert pixels.dtype == layout.dtype
+
+
+@pytest.mark.parametrize(
+    "tail", [bytes(20_000), b"\xff" * 8192, bytes(range(1, 251)) * 36, b"JPEG", b"\xff\xd9" * 9], ids=len
+)
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_bytes_behind_a_picture_are_ignored(kind: str, tail: bytes) -> None:
+    """Drivers publish buffers of a fixed size, and phones append previews."""
+    image = compressed(f".{kind}", noise(30, 40, 3), kind)
+    expected, _ = decode_compressed_image(image)
+    image.data = np.frombuffer(bytes(image.data) + (bytes(image.data) if tail == b"JPEG" else tail), np.uint8)
+    assert np.array_equal(decode_compressed_image(image)[0], expected)
+
+
+@pytest.mark.parametrize("kind", ["webp", "avif", "tiff", "bmp"])
+def test_other_formats_of_pictures_are_decoded(kind: str) -> None:
+    """A recording cannot be sent again as JPEG."""
+    pixels, layout = decode_compressed_image(
+        compressed(f".{kind}", np.full((30, 40, 3), (10, 200, 90), np.uint8), kind)
+    )
+    assert layout is Layout.BGR8
+    assert np.abs(pixels.astype(int) - (10, 200, 90)).max() < 8
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "pointer of Git LFS"),
+        (b"hello", "record JPEG or PNG"),
+    ],
+)
+def test_the_remedy_for_other_data_fits_a_recording(data: bytes, reason: str) -> None:
+    """Nobody can send a recorded picture in another format."""
+    with pytest.raises(SkylaneError, match=reason):
+        decode_compressed_image(CompressedImageMessage(HEADER, "x", np.frombuffer(data, np.uint8)))

@@ -417,3 +417,25 @@ def test_info_shows_codec_size_and_lost_frames(tmp_path: Path) -> None:
     assert "h264" in output
     (topic,) = inspect(tmp_path / "drive").topics
     assert (topic.count, topic.unreadable, topic.resolutions) == (25, 5, {"160×96": 20})
+
+
+@pytest.mark.parametrize(("name", "text"), [("h264", "h264"), ("h264", "jpeg"), ("h265", ""), ("vp9", "vp9")])
+def test_a_video_in_compressed_images_is_decoded(tmp_path: Path, name: str, text: str) -> None:
+    """Some recorders write packets under the type of images, with any format; the first message shows it."""
+    types: Any = own_types(Serialization.CDR)
+    kind, messages = "sensor_msgs/msg/CompressedImage", []
+    for index, _, data in numbered(name, 6):
+        at_ns = START_NS + index * PERIOD_NS
+        header = types.types["std_msgs/msg/Header"](
+            types.types["builtin_interfaces/msg/Time"](*divmod(at_ns, 10**9)), "cam"
+        )
+        image = types.types[kind](header, text, np.frombuffer(data, np.uint8))
+        messages.append((at_ns, bytes(types.serialize_cdr(image, kind))))
+    write_bag(tmp_path / "b", messages, message_type=kind)
+    frames = play(tmp_path / "b")
+    assert [isinstance(frame, Frame) for frame in frames] == [True] * 6
+    assert_pictures_are_right(frames)
+    assert list(verify(tmp_path / "b")) == []
+    assert [isinstance(frame, Frame) for frame in play(tmp_path / "b", start_offset_s=3 * PERIOD_NS / 1e9)] == [
+        True
+    ] * 3

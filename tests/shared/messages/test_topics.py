@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages import topics
-from shared.messages.topics import FRAMES, MASKS, WORKER_STATUS, FrameId, TopicNameError, camera_name, validate_name
+from shared.messages.topics import (
+    FRAMES,
+    MASKS,
+    WORKER_STATUS,
+    CameraNames,
+    FrameId,
+    TopicNameError,
+    camera_name,
+    result_topic,
+    validate_name,
+)
 from shared.mqtt.bus import matches
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
@@ -63,3 +73,15 @@ def test_any_ros_topic_becomes_a_valid_name(ros_topic: str) -> None:
 def test_ros_topic_stays_recognisable() -> None:
     """An operator must recognise the camera in MQTT topics."""
     assert camera_name("/sensors/camera/left/image_raw") == "sensors_camera_left_image_raw"
+
+
+def test_cameras_with_one_name_are_told_apart() -> None:
+    """The files of two cameras would mix in one folder, also where case does not count."""
+    long = "/" + "a" * 70
+    names = CameraNames(["/cam/image", "/cam_image", "/cam_image_2", "/Cam/image", "/", "", long, long + "b"])
+    assert list(names.values())[:4] == ["cam_image", "cam_image_2", "cam_image_2_2", "Cam_image_3"]
+    assert len({name.casefold() for name in names.values()}) == 8
+    assert all(validate_name("camera", name) for name in names.values())
+    assert names["/cam_image"] == "cam_image_2"
+    topics = CameraNames(["/cam/image_raw", "/cam"], name_of=result_topic)
+    assert topics == {"/cam/image_raw": "/cam", "/cam": "/cam_2"}

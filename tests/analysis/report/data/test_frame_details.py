@@ -34,17 +34,16 @@ def test_a_page_of_a_long_log_keeps_the_slowest_frames(run: Path) -> None:
 
 def test_overlay_images_are_found_by_camera_and_sequence_number(run: Path, tmp_path: Path) -> None:
     """Frames without an image and unreadable images are skipped."""
-    frames = load_run(run).frames
-    found = frame_details.overlay_images(run, frames, [0, 2, 399])
+    found = frame_details.overlay_images(run, [0, 2, 399])
     assert sorted(found) == [0, 2]
     assert all(image.startswith("data:image/jpeg;base64,/9j/") for image in found.values())
     (tmp_path / "overlays").mkdir()
     (tmp_path / "overlays" / f"{CAMERA[1:].replace('/', '_')}_000000.jpg").write_bytes(b"\xff\xd8 truncated image")
-    assert not frame_details.overlay_images(tmp_path, frames, [0])
+    assert not frame_details.overlay_images(tmp_path, [0])
 
 
 def test_the_size_of_all_images_is_limited(run: Path) -> None:
     """The first sequence numbers, which are the slowest frames, take precedence."""
-    images = frame_details.overlay_images(run, load_run(run).frames, [2, 0, 1], max_bytes=5_000)
+    images = frame_details.overlay_images(run, [2, 0, 1], max_bytes=5_000)
     assert next(iter(images)) == 2
     assert len(images) < 3
