@@ -68,7 +68,7 @@ def setting(
 def from_environment(section: type[BaseModel]) -> dict[str, str]:
     """Returns the values of the keys that environment variables set, as for the options of the command line."""
     options = ((key, field.json_schema_extra) for key, field in section.model_fields.items())
-    variables = {key: extra["envvar"] for key, extra in options if isinstance(extra, dict) and extra.get("envvar")}
+    variables = {key: str(extra["envvar"]) for key, extra in options if isinstance(extra, dict) and extra.get("envvar")}
     return {key: os.environ[name] for key, name in variables.items() if os.environ.get(name)}
 
 
