@@ -79,7 +79,7 @@ _PREAMBLE = re.compile(  # Lines before the reason.
     r"Graph execution error:|Detected at node |Node: |<stack traces unavailable>|File \"|Exception from|Check |Summary:"
     r"|While validating|FrontEnd API failed|Model wasn't fully converted|Loading input model|.* failed at$"
 )
-_MAX_REASON = 600  # Characters.
+_SHOWN_CHARACTERS = 600
 
 
 def error_reason(error: Exception) -> str:
@@ -87,4 +87,4 @@ def error_reason(error: Exception) -> str:
     text = str(getattr(error, "message", None) or error).rpartition("Exception encountered: ")[2]
     lines = [line.strip() for line in _SOURCE.sub("", text).splitlines() if line.strip()]
     reasons = [line for line in lines if not _PREAMBLE.match(line)] or lines or [type(error).__name__]
-    return printable(reasons[0][:_MAX_REASON])
+    return printable(reasons[0][:_SHOWN_CHARACTERS])

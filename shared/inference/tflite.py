@@ -16,7 +16,7 @@ from shared.models.manifest import Manifest, OutputKind, Placement
 _interpreter: Any = import_module("ai_edge_litert.interpreter")  # Any: the package has no type hints.
 
 
-_MAX_PROBABILITY = 2  # A quantised mask with a larger range is 0 to 255, or the like.
+_PROBABILITY_SPAN = 2  # A quantised mask with a larger range is 0 to 255, or the like.
 
 
 class TfliteEngine:
@@ -80,7 +80,7 @@ class TfliteEngine:
         output = self._outputs[name]
         values: Array = self._model.get_tensor(output["index"])
         scale, zero_point = output["quantization"]
-        is_ranged = self._kinds[name] is OutputKind.PROBABILITIES and scale * 255 > _MAX_PROBABILITY
+        is_ranged = self._kinds[name] is OutputKind.PROBABILITIES and scale * 255 > _PROBABILITY_SPAN
         if not scale or self._kinds[name] is OutputKind.CLASS_IDS or is_ranged:
             return values
         return (values.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)

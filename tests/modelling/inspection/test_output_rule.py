@@ -319,7 +319,7 @@ def test_labels_show_whether_sigmoids_leave_a_background(
 
 def _levels(path: Path, channels: int, dtype: str, factor: float) -> npt.NDArray[np.float64]:
     """Writes sigmoids as integers of 0 to `factor`; returns their true values for the test's images."""
-    factors = (("Mul", {}), ("Cast", {"to": getattr(onnx.TensorProto, dtype)}))
+    factors: tuple[tuple[str, dict[str, Any]], ...] = (("Mul", {}), ("Cast", {"to": getattr(onnx.TensorProto, dtype)}))
     weights = onnx_map(path, (1, 3, 64, 96), channels, after=(_SIGMOID, *factors))
     model = onnx.load(path)
     (product,) = [node for node in model.graph.node if node.op_type == "Mul"]
