@@ -63,7 +63,7 @@ def batch(library: Path, model: str, out: Path, *, verify: bool, **flags: Any) -
     _show(result, out)
     if result.failed:
         raise IncompleteBatchError(
-            f"{out}: {len(result.failed)} of {len(result.failed) + _done(result)} recordings have no results, named above: "
+            f"{out}: {len(result.failed)} of {len(result.failed) + _done(result)} bags have no results, named above: "
             "mend or remove them, then run the same command"
         )
 

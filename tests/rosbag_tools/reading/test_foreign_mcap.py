@@ -181,7 +181,7 @@ def test_a_truncated_file_gives_the_messages_before_its_end(tmp_path: Path) -> N
         (b"\x0a\x0b\x10" + b"\xff" * 9 + b"\x01", "timestamp is"),  # Negative nanoseconds.
         (b"\x0a\x06\x08" + b"\xff" * 4 + b"\x7f", "timestamp is"),
         (b"\x28\x01" * 20_000, "more than 16384 fields"),
-        (b"", "starts with nothing"),
+        (b"", "is empty"),
     ],
 )
 def test_hostile_protocol_buffers_are_rows(tmp_path: Path, data: bytes, reason: str) -> None:

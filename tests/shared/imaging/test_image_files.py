@@ -36,7 +36,7 @@ def test_class_ids_are_written_unchanged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "problem"), [(slice(0), "send a JPEG or a PNG"), (slice(20), "PNG ends"), (slice(45), "damaged")]
+    ("cut", "problem"), [(slice(0), "is empty"), (slice(20), "PNG ends"), (slice(45), "damaged")]
 )
 def test_truncated_image_is_rejected(tmp_path: Path, cut: slice, problem: str) -> None:
     """The error names the damage, independently of OpenCV."""

@@ -58,7 +58,7 @@ def test_metadata_before_the_frame_header_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "starts with nothing"),
+        (b"", "is empty"),
         (b"GIF89a\x01\x00\x01\x00", "starts with 47 49 46"),
         (encoded_image(".png", (5, 5))[:20], "PNG ends after 20 bytes"),
         (encoded_image(".png", (5, 5)).replace(b"IHDR", b"IDAT"), "IHDR"),
