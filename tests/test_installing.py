@@ -43,7 +43,7 @@ def test_a_silent_installation_shows_what_is_on_the_disk(tmp_path: Path) -> None
     lock = tmp_path / "requirements.lock"
     lock.write_text("tensorflow==2.21.0\n")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [CI / "pip-progress", lock, "0.1"]
+    command: list[str | Path] = [CI / "pip-progress", lock, "0.1"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
     ) as shown:

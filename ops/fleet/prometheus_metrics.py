@@ -9,7 +9,8 @@ import click
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UntypedMetricFamily
 from prometheus_client.registry import Collector
 
-from ops.fleet.fleet import SILENT_AFTER_S, FleetMonitor
+from ops.fleet.fleet import FleetMonitor
+from shared.health import SILENT_AFTER_S
 from shared.messages.node_status import NodeState
 from shared.prometheus import BROKER_CONNECTED, family, serve_metrics
 from shared.runtime.processes import interrupt_on_termination

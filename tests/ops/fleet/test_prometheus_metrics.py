@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from ops.fleet.cli import status
-from ops.fleet.fleet import SILENT_AFTER_S, FleetMonitor
+from ops.fleet.fleet import FleetMonitor
 from ops.fleet.prometheus_metrics import FleetCollector
 from shared import clock
+from shared.health import SILENT_AFTER_S
 from shared.messages.node_metrics import (
     Quantiles,
     VehicleMetrics,

@@ -35,9 +35,7 @@ def test_class_ids_are_written_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image_file(tmp_path / "mask.png")[..., 0], mask)
 
 
-@pytest.mark.parametrize(
-    ("cut", "problem"), [(slice(0), "is empty"), (slice(20), "PNG ends"), (slice(45), "damaged")]
-)
+@pytest.mark.parametrize(("cut", "problem"), [(slice(0), "is empty"), (slice(20), "PNG ends"), (slice(45), "damaged")])
 def test_truncated_image_is_rejected(tmp_path: Path, cut: slice, problem: str) -> None:
     """The error names the damage, independently of OpenCV."""
     path = tmp_path / "image.png"
