@@ -16,6 +16,7 @@ from analysis.report.chapters.streaming import streaming_json
 from analysis.report.data.answered_frames import FrameGroup, answered_frames
 from analysis.statistics.description import IntervalEstimate
 from analysis.streaming.run_accuracy import PRESENTED, run_accuracy
+from shared.errors import SkylaneError
 from shared.imaging.image_files import read_mask
 from shared.messages.topics import CameraNames
 from shared.runlog.presented_log import COLUMNS, read_presented
@@ -88,10 +89,17 @@ class Run:
 OneOrMoreRuns = Run | Path | str | Iterable[Run | Path | str]
 
 
+class NoMaskError(SkylaneError, KeyError):
+    """A run has no stored mask of a frame."""
+
+    __str__ = Exception.__str__  # That of a KeyError puts the message in quotes.
+
+
 class StoredMasks(Mapping[int, MaskArray]):
     """Masks that the sink `png` stored, by the sequence number of the frame: H×W uint8 class ids, read one at a time."""
 
     def __init__(self, folder: Path, frames: pd.DataFrame) -> None:
+        self._folder = folder
         columns = (frames["sequence"], frames["camera"], frames["frame_index"])
         rows = sorted(
             (int(n), str(camera), int(i)) for n, camera, i in zip(*columns, strict=True) if pd.notna(n) and pd.notna(i)
@@ -102,8 +110,11 @@ class StoredMasks(Mapping[int, MaskArray]):
         self._paths = {number: path for path, number in paths.items() if path.exists()}
 
     def __getitem__(self, sequence: int) -> MaskArray:
-        path = self._paths[sequence]
-        return read_mask(path)
+        if sequence not in self._paths:
+            raise NoMaskError(
+                f"{self._folder} has no mask of frame {sequence}: it has {len(self)}, stored by the sink png"
+            )
+        return read_mask(self._paths[sequence])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._paths)

@@ -1,5 +1,6 @@
 """An engine is added with one file, this one, and one line in the table: here a linear model in a NumPy file."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from cloud.models.loader import ModelLoader
+from shared.errors import SkylaneError
 from shared.files import tree_sha256
 from shared.inference.engine import EngineError, Images, Outputs
 from shared.inference.table import ENGINES, EngineEntry
@@ -84,3 +86,24 @@ def test_its_error_is_reported_with_the_file(tmp_path: Path) -> None:
     loader = ModelLoader(_repository(tmp_path, np.eye(4)))
     with pytest.raises(EngineError, match=r"weights\.npy: holds a matrix of shape \(4, 4\)"):
         loader.open("tiny")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given"),
+    [
+        ({"mask": np.zeros((1, HEIGHT, WIDTH))}, "{'mask': 'float64'}"),
+        ({"classes": np.zeros((1, HEIGHT, WIDTH), np.uint8)}, "{'classes': 'uint8'}"),
+        ({"mask": [[0]]}, "{'mask': 'list'}"),
+        (None, "{'': 'NoneType'}"),
+    ],
+)
+def test_outputs_of_another_kind_are_named(
+    outputs: Any, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that returns what its task has not is refused at its warm-up."""
+    monkeypatch.setattr(LinearEngine, "infer", lambda *_: outputs)
+    loader = ModelLoader(_repository(tmp_path))
+    with pytest.raises(
+        SkylaneError, match=re.escape(f"engine linear returns {given}, where the task segmentation has")
+    ):
+        loader.load(loader.find("tiny"))

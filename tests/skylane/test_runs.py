@@ -118,6 +118,15 @@ def test_the_masks_of_a_run_are_found_by_their_frame(embedded_url: str, model: M
         np.testing.assert_array_equal(mask, shown[sequence])
 
 
+def test_a_mask_that_is_not_stored_is_named(run: Path) -> None:
+    """As in any mapping, `in` and `get` work; the error says what there is."""
+    masks = skylane.open_run(run).masks
+    assert 0 not in masks
+    assert masks.get(0) is None
+    with pytest.raises(SkylaneError, match=r"masks has no mask of frame 0: it has 0, stored by the sink png"):
+        masks[0]
+
+
 def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     """The error is the report's."""
     with pytest.raises(SkylaneError, match=r"latency\.csv"):
