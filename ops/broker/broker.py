@@ -2,9 +2,11 @@
 
 import errno
 import ipaddress
+import os
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import tempfile
@@ -141,7 +143,7 @@ class Broker:
         if program is None and (kind is BrokerKind.MOSQUITTO or config or secured):
             instead = "" if config or secured else " (or use --kind embedded, which speaks MQTT 3.1.1 only)"
             raise BrokerError(f"{MOSQUITTO_MISSING}{instead}")
-        folder = tempfile.TemporaryDirectory(prefix="skylane-broker-")
+        folder = tempfile.TemporaryDirectory(prefix="skylane-broker-", dir=_parent_folder())
         try:
             if program:
                 if secured is not None:
@@ -289,6 +291,13 @@ def _embedded_command(listener: MosquittoListener) -> tuple[list[str], str]:
     # -P keeps the modules of this folder off amqtt's import path.
     program = Path(__file__).with_name("embedded.py")
     return [sys.executable, "-P", "-W", "ignore", str(program), listener.host, str(listener.port)], release
+
+
+def _parent_folder() -> str | None:
+    """Returns the parent of the broker's files: the folder for temporary files, unless Mosquitto's own user cannot reach that."""
+    folder = Path(tempfile.gettempdir()).resolve()
+    is_closed = not all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+    return "/tmp" if os.geteuid() == 0 and is_closed else None  # noqa: S108  The folder in it has a random name.
 
 
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -130,8 +130,12 @@ def test_a_missing_file_of_a_secured_broker_is_named(tmp_path: Path, missing: st
 @pytest.mark.mosquitto
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
 @pytest.mark.parametrize(("owner", "user"), [("root", "mosquitto"), ("nobody", "nobody")])
-def test_root_runs_a_secured_broker_as_another_user(tmp_path: Path, owner: str, user: str) -> None:
-    """A broker that other machines can reach should not run as root. Its user needs no access to the folder."""
+def test_root_runs_a_secured_broker_as_another_user(
+    tmp_path: Path, owner: str, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that other machines can reach should not run as root. Its user needs no access to the folder, or to TMPDIR."""
+    (tmp_path / "private").mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "private"))
     certs = tmp_path / "certs"
     CertificateAuthority(certs).broker(["127.0.0.1"], 1)
     certs.chmod(0o700)
