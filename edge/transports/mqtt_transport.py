@@ -68,7 +68,7 @@ class MqttTransport:
         loads = WorkerLoads(config.model) if by_load else None
         self.workers = WorkerDirectory(config.model, config.model_version, loads)
         self._bus = bus
-        self._vehicle = vehicle
+        self._vehicle, self._model = vehicle, config.model
         self._session = session
         self._qos = config.qos
         self._otel_share = config.otel_share
@@ -135,7 +135,11 @@ class MqttTransport:
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """See Transport."""
-        return self.workers.wait_for_card(timeout_s)
+        return self.workers.wait_for_card(timeout_s, self._report_waiting)
+
+    def _report_waiting(self) -> None:
+        """Gives a sign of life before the first frame."""
+        self.report(VehicleMetrics(self._session, self._model, 0.0, {}, "", None, 0, None))
 
     def unused(self) -> Mapping[str, str]:
         """See Transport. There are no addresses of workers with a broker."""

@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.mqtt.bus import Delivery
 
 _LOG = get_logger("edge")
+_WAITING_S = 2.0  # As often as every node reports.
 _MAX_WORKERS = 256
 _MAX_CARDS = 256  # Announced cards of the model that are remembered; each change of the model adds one.
 _DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.
@@ -188,18 +190,21 @@ class WorkerDirectory:
         with self._condition:
             return self._announced.get((version, sha256))
 
-    def wait_for_card(self, timeout_s: float) -> ModelCard:
-        """Returns the card of the model, as soon as a worker serves it.
+    def wait_for_card(self, timeout_s: float, while_waiting: Callable[[], None] = lambda: None) -> ModelCard:
+        """Returns the card of the model, as soon as a worker serves it. Calls `while_waiting` every two seconds.
 
         Raises:
             NoWorkerError: no worker serves it in time; the message names the models that are served.
         """
-        with self._condition:
-            if not self._condition.wait_for(self._card, timeout_s):
-                raise NoWorkerError(self._why_none(timeout_s))
-            card = self._card()
-        assert card is not None
-        return card
+        ends_s = time.monotonic() + timeout_s
+        while True:
+            with self._condition:
+                card = self._condition.wait_for(self._card, min(_WAITING_S, max(0.0, ends_s - time.monotonic())))
+                if card is not None:
+                    return card
+                if time.monotonic() >= ends_s:
+                    raise NoWorkerError(self._why_none(timeout_s))
+            while_waiting()
 
     def wait_until_served(self, timeout_s: float) -> bool:
         """Waits until a worker serves the model; returns False if none does in time."""

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shared import clock
 from shared.errors import SkylaneError
-from shared.files import read_file, write_file
+from shared.files import create_file, read_file
 from shared.messages.topics import ROLES, validate_name
 
 AUTHORITY_DAYS = 3650
@@ -375,8 +375,12 @@ def _write_pair(file: Path, key_file: Path, certificate: x509.Certificate, key: 
 
 
 def _write(file: Path, content: bytes, mode: int) -> None:
-    """Replaces a file atomically, with the mode set from the start."""
+    """Replaces a file atomically, also a read-only one, with the mode set from the start."""
+    draft = file.with_name(f"{file.name}.new")
     try:
-        write_file(file, content, mode=mode)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with create_file(draft, mode) as new:
+            new.write(content)
+        draft.replace(file)
     except OSError as error:
         raise AuthorityError(f"{file} cannot be written ({error.strerror}): make the folder writable") from error

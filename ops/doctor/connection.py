@@ -169,6 +169,8 @@ def _by_broker(node: Node, *, with_frame: bool) -> Iterator[Check]:
             cause = "the broker knows 3.1.1 only: one worker for each model, and no reasons for refused messages"
             yield Check("MQTT version", WARNING, cause, f"skylane broker --kind mosquitto --port {address.port}")
         yield from conversation.checks(with_frame=with_frame)
+        if bus.lacking:
+            yield Check("broker features", ERROR, f"{address} has {bus.lacking}, which Skylane requires", _ALLOW_ALL)
 
 
 def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Check]:
@@ -183,6 +185,7 @@ def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Che
         yield Check("broker", OK, f"{address} accepts connections")
 
 
+_ALLOW_ALL = "sed -ri '/^(retain_available|max_qos|max_packet_size) /d' mosquitto.conf"
 _SET_CLOCK = "sudo timedatectl set-ntp true"
 _MENDED_BY_RENEWAL = {EXPIRED, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
 
@@ -231,7 +234,10 @@ def _accepts_expired(own: Path, address: Address, certificates: Certificates | N
     with suppress(SkylaneError):
         expires_s = min((each.timestamp() for each in certificate_expiries(own)), default=math.inf)
         if certificates is not None and expires_s < clock.now_ns() / 1e9:
-            return accepts_certificate(address, certificates, TIMEOUT_S)
+            without = replace(certificates, certificate=None, key=None)
+            return accepts_certificate(address, certificates, TIMEOUT_S) and not accepts_certificate(
+                address, without, TIMEOUT_S
+            )  # A broker that asks for no certificate accepts any.
     return False
 
 
@@ -249,7 +255,7 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
     if "sent no reply" in cause:
         cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
     elif "which Skylane requires" in cause:
-        remedy = "sed -ri '/^(retain_available|max_qos|max_packet_size) /d' mosquitto.conf"
+        remedy = _ALLOW_ALL
     elif "speaks TLS" in cause:
         remedy = f"export SKYLANE_BROKER={replace(address, tls=True)}"
     elif "it has expired" in cause and not _has_expired(node):
@@ -265,10 +271,13 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
 
 
 def _has_expired(node: Node) -> bool:
-    """Returns whether the node's certificate has expired by the clock of this machine."""
-    certificates = node.config.connection.certificates(node.name)
-    expiries = certificate_expiries(Path(certificates.certificate)) if certificates and certificates.certificate else []
-    return any(expires.timestamp() < clock.now_ns() / 1e9 for expires in expiries)
+    """Returns whether the node's certificate has expired by the clock of this machine, as far as that can be read."""
+    with suppress(SkylaneError):
+        certificates = node.config.connection.certificates(node.name)
+        if certificates and certificates.certificate:
+            expiries = certificate_expiries(Path(certificates.certificate))
+            return any(expires.timestamp() < clock.now_ns() / 1e9 for expires in expiries)
+    return False
 
 
 class _Conversation:

@@ -92,6 +92,8 @@ class MqttBus:
         self._lost_ns: int | None = None  # Time of the last connection loss; None: connected.
         self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
+        self.lacking = ""  # What the broker lacks, as far as only its replies show it.
+        self._asked: dict[int, tuple[str, int]] = {}  # Topic filters and QoS of subscriptions that have no reply yet.
         self.reconnects = 0
         self._create_context = partial(create_tls_context, address, certificates) if address.tls else None
 
@@ -270,8 +272,15 @@ class MqttBus:
         if was_up and code.value == _KEEPALIVE_TIMEOUT and not flags.is_disconnect_packet_from_server:
             self._link_lost()
 
-    def _subscribed(self, _client: Any, _reply: Any, _mid: int, _codes: Any, _properties: Any) -> None:
+    def _subscribed(self, _client: Any, _reply: Any, mid: int, codes: Any, _properties: Any) -> None:
         self.inflight.subscribed()
+        topic_filter, qos = self._asked.pop(mid, ("", 0))
+        granted = min((code.value for code in codes), default=qos)
+        if granted < qos and not self.lacking:  # What a broker of MQTT 3.1.1 lacks is announced nowhere else.
+            self.lacking = first_connect.LACKING[0x9B]
+            _LOG.warning(
+                "broker lacks what is needed", broker=str(self._address), lacking=self.lacking, topic=topic_filter
+            )
 
     def _received(self, publication: PublishPacket) -> None:
         received_ns = clock.now_ns()
@@ -332,9 +341,11 @@ class MqttBus:
     def _send_subscription(self, client: paho.Client, topic_filter: str, qos: int) -> None:
         self.inflight.subscribing()
         if client.protocol == paho.MQTTv5:
-            sent, _ = client.subscribe(topic_filter, options=SubscribeOptions(qos=qos))
+            sent, mid = client.subscribe(topic_filter, options=SubscribeOptions(qos=qos))
         else:
-            sent, _ = client.subscribe(topic_filter, qos=qos)
+            sent, mid = client.subscribe(topic_filter, qos=qos)
+        if mid is not None:
+            self._asked[mid] = topic_filter, qos
         if sent is not MQTTErrorCode.MQTT_ERR_SUCCESS:  # The next connection sends it.
             self.inflight.subscribed()
 

@@ -142,6 +142,7 @@ class _Transfer:
 
     def _ask(self, opener: urllib.request.OpenerDirector, address: str) -> None:
         """Asks once for what is not there yet; raises an _InterruptedTransfer if another request may get the rest."""
+        self._measured, self._measured_s = self._useful, time.monotonic() + _TIMEOUT_S  # Connecting may take that long.
         headers = {"User-Agent": "skylane", "Accept-Encoding": "identity"}
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
@@ -166,6 +167,7 @@ class _Transfer:
             raise self._error(f"an address or an answer is malformed ({printable(str(error))[:100]})") from error
 
     def _receive(self, response: Any) -> None:
+        self._measured_s = time.monotonic()
         if self.done and response.status == http.client.PARTIAL_CONTENT:
             if not str(response.headers.get("Content-Range")).startswith(f"bytes {self.done}-"):
                 self._restart()

@@ -50,10 +50,16 @@ class BoundedHttpServer(ThreadingMixIn, HTTPServer):
             has_file = self._files.acquire(blocking=False)
             if has_file:
                 self._asking[request] = time.monotonic()
-        if has_file:
-            super().process_request(request, client_address)
-        else:
+        if not has_file:
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # No further thread can be started.
+            with self._lock:
+                self._forget(request)
+            self._files.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serves a client; the body of its thread."""

@@ -219,7 +219,8 @@ def accepts_certificate(address: Address, certificates: Certificates, timeout_s:
     """Returns whether a server accepts this client's certificate, whatever the server's own one is. Sends no data."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _identify(context, address, certificates)
+    if certificates.certificate is not None:
+        _identify(context, address, certificates)
     try:
         with (
             socket.create_connection((address.host, address.port), timeout=timeout_s) as plain,

@@ -70,8 +70,9 @@ class HttpConnection(HttpToolsProtocol):
         others = [other for other in others if not other.transport.is_closing()]
         limit = self._worker.connection_limits["http"] * _EVICTING_SHARE
         if len(others) > min(limit, MAX_CONNECTIONS_PER_CALL * self._worker.config.max_calls):
-            waiting = [other for other in others if other.waiting_since is not None]
-            min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
+            waiting = [other for other in others if other is not self and other.waiting_since is not None]
+            if waiting:
+                min(waiting, key=lambda other: other.waiting_since or 0.0).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Limits the bytes that are neither headers nor a body."""
