@@ -144,7 +144,9 @@ def _targets(result: Result) -> Iterator[str]:
         least, value = number(target["least"], 2), _with_interval(target)
         is_met = target["is_met"]  # Of a count; an estimate is judged by its interval.
         if target["low"] is not None:
-            is_met = interval_verdict(target["low"], target["high"], least=target["least"])
+            by_interval = interval_verdict(target["low"], target["high"], least=target["least"])
+            if by_interval is False or is_met is True or "is_met" not in target:  # Else other margins decide, too.
+                is_met = by_interval
         yield f"| {target['name']} | {least} | {value} | {verdict_text(is_met)} |"
 
 

@@ -168,6 +168,10 @@ def stored_results(folder: Path, comparison: TruthComparison, outputs: OutputsBy
             f"{folder} holds no {comparison.stored}: streaming accuracy compares stored results, so play the run with "
             "--sink bag"
         )
+    cameras = {camera: topic_of(camera, comparison.result_topic) for camera in outputs}
+    if len(set(cameras.values())) < len(cameras):
+        names = ", ".join(sorted(cameras))
+        raise EvaluationError(f"two of the cameras {names} share a topic of results: play each in a run of its own")
     with opened(path, "the stored results cannot be read") as bag:
         topics: dict[str, StampedTopic[Any]] = {}
         positions: dict[str, dict[int, int]] = {}

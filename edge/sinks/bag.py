@@ -27,7 +27,7 @@ class BagSink:
 
     def __init__(self, folder: Path, card: ModelCard) -> None:
         self._card = card
-        self._topics = CameraNames(name_of=result_topic)
+        self._topics = CameraNames(name_of=result_topic, fold=str)
         self._bag = load("bag writer", _WRITERS, "mcap")(
             folder / f"{task_named(card.task).result_name}s_bag", "mcap", "zstd"
         )

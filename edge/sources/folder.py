@@ -32,7 +32,7 @@ _DEPTH = 3  # Levels of subfolders: EuRoC has mav0/CAMERA/data.
 
 _WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 _LABEL_WORD = re.compile(  # In names of folders: SegmentationClass, gtFine, trainannot, label_images.
-    "label(s|led|ed)?|masks?|[a-z]*annot(ation)?s?|(sem)?seg|segmentations?|semantics?|instances?|panoptic|gt|(ground)?truth"
+    "label(s|led|ed)?|lbls?|masks?|[a-z]*annot(ation)?s?|anns?|(sem)?segm?|segmentations?|semantics?|instances?|panoptic|gt|(ground)?truth"
 )
 
 _NO_LOSS = (*IMAGE_SUFFIXES, "", ".txt", ".csv", ".json", ".yaml", ".yml", ".xml", ".md")  # Of files beside images.
@@ -178,7 +178,7 @@ class FolderSource:
 def no_camera(name: str) -> str:
     """Returns what the images of a folder are, by its name, if they are no pictures of a camera."""
     words = [word.lower() for word in _WORD.findall(name)]
-    if any(map(_LABEL_WORD.fullmatch, words)) and not any(word.startswith("cam") for word in words):
+    if any(map(_LABEL_WORD.fullmatch, words)):
         return "label images"
     return "distances" if names_depth(name) else ""
 
@@ -243,6 +243,7 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\
 _LIST_SUFFIXES = (".txt", ".csv")
 _MAX_LISTS = 20  # Files of a folder that are looked at.
 _SEPARATOR = re.compile(r"[,;\t]")
+_FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # In the title of a column.
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
 _MAX_LIST_BYTES = 1 << 26
 _NO_TIMES = "the names hold no times, and there is no list of times"
@@ -267,7 +268,8 @@ def read_times(images: Sequence[Path]) -> ImageTimes:
     A list of times counts if it has one for each image, which it names or follows in order; otherwise the names count if
     each has exactly one time between 1980 and 2038, or is one that `skylane bag extract` writes.
     """
-    lists = [_listed(path, images) for path in _lists(images)]
+    candidates = sorted(_lists(images), key=lambda path: not _is_named_list(path, images[0].parent))
+    lists = [_listed(path, images) for path in candidates]
     if listed := next((each for each in lists if each.times_ns), None):
         return listed
     listed = ImageTimes(problem="; ".join(each.problem for each in lists if each.problem))
@@ -315,7 +317,11 @@ def _lists(images: Sequence[Path]) -> Iterator[Path]:
     """Yields the files beside the images, or beside their folder, that may be lists; those with the names of lists first."""
     stems, folder = {image.stem for image in images}, images[0].parent
     for each in (folder, folder.parent):
-        files = [path for path in each.iterdir() if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
+        try:
+            entries = list(each.iterdir())
+        except OSError:  # A parent folder may be closed.
+            continue
+        files = [path for path in entries if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
         yield from sorted(filter(Path.is_file, files), key=lambda path: (not _is_named_list(path, folder), path))[
             :_MAX_LISTS
         ]
@@ -335,8 +341,7 @@ def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
     except OSError as error:
         return ImageTimes(problem=f"{path.name} cannot be read ({error.strerror})" if is_named else "")
     rows = [_fields(line) for line in lines if line.strip() and not line.startswith("#")]
-    if rows and not re.search("[0-9]", "".join(rows[0])):
-        rows.pop(0)  # The titles of the columns.
+    titles = rows.pop(0) if rows and not re.search("[0-9]", "".join(rows[0])) else []
     keys = [str(_image_key(image.name, folder)) for image in images]
     columns = [list(column) for column in zip(*rows, strict=False)]
     named = [{_image_key(each, folder): row for each, row in zip(column, rows, strict=True)} for column in columns]
@@ -357,7 +362,14 @@ def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
         order = list(range(len(columns)))
     readings = [_column_times(path.name, [row[each] for row in rows], is_by_name=is_by_name) for each in order]
     # Sorting is stable: of several columns with dates, or with other times, the nearest one counts.
-    return min(readings, key=lambda each: (not each.times_ns, not each.is_absolute))
+    best = min(readings, key=lambda each: (not each.times_ns, not each.is_absolute))
+    if best.times_ns and not best.is_absolute:
+        title = dict(enumerate(titles)).get(order[readings.index(best)], "")
+        if not is_named:  # Numbers of another kind, such as positions or classes.
+            best = ImageTimes()
+        elif _FINE_UNIT.search(title):
+            best = ImageTimes(problem=f"{path.name}: {printable(title)[:40]!r} is not in seconds")
+    return best
 
 
 def _fields(line: str) -> list[str]:
@@ -373,7 +385,7 @@ def _image_key(text: str, folder: Path) -> str | None:
     if path.parent.name not in ("", folder.name):
         return None
     stem = path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
-    return str(int(stem)) if stem.isdecimal() else stem
+    return (stem.lstrip("0") or "0") if stem.isascii() and stem.isdecimal() else stem
 
 
 def _column_times(name: str, column: Sequence[str], *, is_by_name: bool) -> ImageTimes:
@@ -382,7 +394,8 @@ def _column_times(name: str, column: Sequence[str], *, is_by_name: bool) -> Imag
     times_ns = [each for each in read if each is not None]
     if len(times_ns) < len(read):
         return ImageTimes(problem=f"{printable(places[read.index(None)])} is neither a date and time nor seconds")
-    if not is_by_name and sorted(times_ns) != times_ns:
+    is_absolute = min(times_ns, default=0) >= _EARLIEST_NS
+    if not (is_by_name and is_absolute) and sorted(times_ns) != times_ns:
         return ImageTimes(problem=f"the times in {name} do not increase")
     return _checked(times_ns, places)
 

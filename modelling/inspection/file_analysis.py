@@ -151,7 +151,7 @@ def onnx_class_names(path: Path) -> tuple[str, ...]:
     metadata = session.get_modelmeta().custom_metadata_map
     for text in (metadata[key] for key in _NAME_KEYS if len(metadata.get(key, "")) in range(1, _MAX_METADATA)):
         for parse in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError, OverflowError):
                 found = parse(text)
                 if isinstance(found, dict):
                     by_id = {int(each): name for each, name in found.items()}

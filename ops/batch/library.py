@@ -66,12 +66,16 @@ def scan(folder: Path, out: Path) -> Library:
         raise LibraryError(f"{folder} does not exist: give a recording or a folder of them; record a live camera first")
     if resolved(folder).is_relative_to(resolved(out) / "bags") or resolved(folder) == resolved(out):
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
-    is_one = folder.is_file() or (folder / _METADATA).is_file() or _has_images(folder)
+    if not (folder.is_file() or folder.is_dir()):
+        raise LibraryError(f"{folder} is no file and no folder: give a recording or a folder of them")
     found = _Findings(resolved(folder), resolved(out))
-    if is_one:
+    if folder.is_file() or (folder / _METADATA).is_file():
         found.take(folder)
     else:
         found.walk(folder)
+        if not found.bags and not found.refused and _has_images(folder):
+            found = _Findings(resolved(folder), resolved(out))
+            found.take(folder)
     if not found.bags and not found.refused:
         raise LibraryError(
             f"{folder} contains no recording: give bags (.bag, .mcap, .db3, or folders of ROS 2), video files or folders of images"
@@ -145,8 +149,11 @@ class _Findings:
         if folder != self._top and any(entry.name == _METADATA for entry in entries):
             self._bag_folder(folder, entries)
             return []
-        if folder != self._top and any(entry.name.lower().endswith(IMAGE_SUFFIXES) for entry in entries):
-            if no_camera(folder.name):
+        names = [entry.name.lower() for entry in entries if entry.is_file(follow_symlinks=False)]
+        has_images = any(name.endswith(IMAGE_SUFFIXES) for name in names)
+        has_recordings = any(name.endswith((*_BAG_SUFFIXES, *_VIDEO_SUFFIXES)) for name in names)
+        if folder != self._top and has_images and not has_recordings:  # Pictures beside recordings are no camera.
+            if no_camera(self._name(folder)):
                 self.ignored.append(self._name(folder))
             else:
                 self._bag(folder)

@@ -160,18 +160,24 @@ class CameraNames(dict[str, str]):
     `cam_image_2`.
     """
 
-    def __init__(self, topics: Iterable[str] = (), name_of: Callable[[str], str] = camera_name) -> None:
-        """Names the topics in order; `name_of` gives the name of a topic that is alone."""
+    def __init__(
+        self,
+        topics: Iterable[str] = (),
+        name_of: Callable[[str], str] = camera_name,
+        fold: Callable[[str], str] = str.casefold,
+    ) -> None:
+        """Names the topics in order; `name_of` gives the name of a topic that is alone, `fold` what must differ."""
         super().__init__()
         self._name_of = name_of
+        self._fold = fold
         for topic in topics:
             self[topic]
 
     def __missing__(self, topic: str) -> str:
         name = plain = self._name_of(topic)
-        taken = {each.casefold() for each in self.values()}
+        taken = {self._fold(each) for each in self.values()}
         number = 1
-        while name.casefold() in taken:
+        while self._fold(name) in taken:
             number += 1
             name = f"{plain[: _MAX_NAME - len(str(number)) - 1]}_{number}"
         self[topic] = name

@@ -206,6 +206,10 @@ def test_a_list_with_several_columns_is_used(tmp_path: Path, camera: str, listed
         ("rgb.txt", "1400000000 rgb/00000.png\n", "rgb.txt has no line for 00001.png"),
         ("data.csv", "1,2\n", "data.csv has 1 times for 2 images"),
         ("poses.txt", "1400000000 0.5\n1400000001 0.5\n", "there is no list of times"),
+        ("poses.csv", "frame,x,y\n0,0.5,1\n1,0.1,2\n", "there is no list of times"),
+        ("labels.csv", "name,class\n00000.png,7\n00001.png,9\n", "there is no list of times"),
+        ("times.csv", "frame,time_ms\n0,0\n1,33\n", "times.csv: 'time_ms' is not in seconds"),
+        ("x.txt", "9" * 5000, "there is no list of times"),
     ],
 )
 def test_a_list_that_is_not_used_is_named(tmp_path: Path, listed: str, text: str, problem: str) -> None:
@@ -227,6 +231,9 @@ def test_a_list_that_is_not_used_is_named(tmp_path: Path, listed: str, text: str
         "trainannot",
         "label_images",
         "ground_truth",
+        "camera_mask",
+        "CameraSeg",
+        "lbl",
     ],
 )
 def test_label_images_are_no_camera_unless_named(tmp_path: Path, folder: str) -> None:
@@ -238,7 +245,7 @@ def test_label_images_are_no_camera_unless_named(tmp_path: Path, folder: str) ->
     assert [camera for camera, *_ in played(tmp_path / folder.partition("/")[0])]
 
 
-@pytest.mark.parametrize("folder", ["left", "mask_cam", "testing", "classroom"])
+@pytest.mark.parametrize("folder", ["left", "cam0", "testing", "classroom"])
 def test_other_folders_are_cameras(tmp_path: Path, folder: str) -> None:
     """Most names say nothing of labels."""
     fill(tmp_path, "images/0.png", f"{folder}/0.png")

@@ -82,7 +82,7 @@ class MaskBag:
 
     def __init__(self, folder: Path) -> None:
         self._bag = BagWriter(folder / "masks_bag", "mcap", "zstd")
-        self._topics = CameraNames(name_of=result_topic)
+        self._topics = CameraNames(name_of=result_topic, fold=str)
 
     @staticmethod
     def encode(mask: Mask, geometry: Geometry) -> bytes:

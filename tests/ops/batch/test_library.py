@@ -128,3 +128,13 @@ def test_videos_and_folders_of_images_are_recordings(tmp_path: Path) -> None:
     assert found.bags[1].size_bytes == 2
     assert names(tmp_path / "a.MP4", tmp_path / "out") == ["a.MP4"]
     assert names(tmp_path / "seq" / "images", tmp_path / "out") == ["images"]
+
+
+def test_pictures_beside_recordings_hide_none_of_them(tmp_path: Path) -> None:
+    """A plot, or the cover of a data set, is no recording, and makes none of its folder."""
+    for name in ("a.mcap", "cover.png", "sub/b.mcap", "sub/plot.png", "run/masks/camera/0.png", "run/camera/0.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert names(tmp_path) == ["a.mcap", "run/camera", "sub/b.mcap"]
+    with pytest.raises(LibraryError, match="is no file and no folder"):
+        scan(Path("/dev/null"), tmp_path / "out")
