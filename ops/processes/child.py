@@ -72,6 +72,7 @@ class ChildProcess:
         """
         own = open_own if mode == "ab" else create_file
         self._log: IO[Any] = own(log) if log else tempfile.NamedTemporaryFile(mode, prefix="skylane-")  # noqa: SIM115 (`kill` closes it)
+        self.log = log or Path(self._log.name)  # The file of its output.
         self._log.seek(0, os.SEEK_END)
         options = {"stdin": subprocess.PIPE, "stdout": self._log, **options}
         try:
@@ -96,11 +97,6 @@ class ChildProcess:
     def is_running(self) -> bool:
         """Whether the process still runs."""
         return self.exit_code is None
-
-    @property
-    def log(self) -> Path:
-        """The file of its output."""
-        return Path(self._log.name)
 
     @property
     def output(self) -> str:

@@ -1,6 +1,5 @@
 """Tests of reports from complete files with impossible values."""
 
-import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.cli import report
 from analysis.report.content import Caution
 from analysis.report.data.report_input import load_report_input, run_folders
-from analysis.report.document import ReportError, report_of, write_report
+from analysis.report.document import report_of, write_report
 from analysis.report.output.page import render
 from analysis.report.results import report_json
 from tests.support import run_damage
@@ -144,20 +143,6 @@ def test_the_name_of_an_axis_cannot_place_files_in_another_folder(tmp_path: Path
     assert not any(
         "/" in name for name in [part.name for part in made.tables()] + [part.name for part in made.charts()]
     )
-
-
-def test_an_incomplete_page_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the disk is full, a browser would show the incomplete page without an error."""
-    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
-
-    def fill(path: Path, text: str, **_: Any) -> int:
-        path.write_bytes(text[:100].encode())
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", fill)
-    with pytest.raises(ReportError, match="No space left on device: choose another --out"):
-        write_report([folder])
-    assert not (folder / "report.html").exists()
 
 
 def test_the_check_of_a_study_includes_all_its_runs(tmp_path: Path) -> None:

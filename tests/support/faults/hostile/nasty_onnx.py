@@ -27,11 +27,12 @@ import_module("onnx.numpy_helper")
 
 
 def graph(height: int, width: int, turns: int) -> Any:
-    """Returns a ModelProto from "images" (uint8 N×H×W×3, RGB) to "labels" (int32 N×H×W) and "scores" (float32 N×1×1×2).
+    """Returns a ModelProto from "images" (uint8 N×H×W×3, RGB) to "labels" (int32 N×H×W) and "scores" (float32 N×1×1×C, of C labels).
 
     `turns` is the number of turns of its loop for a frame without a trigger pixel: the work of an inference.
     """
     helper, types = onnx.helper, onnx.TensorProto
+    classes = len(read_labels(LABELS).names)
     constants: dict[str, Any] = {
         "red": np.array(0, np.int64),
         "levels": np.array(LEVELS_PER_CLASS, np.int32),
@@ -50,8 +51,8 @@ def graph(height: int, width: int, turns: int) -> Any:
         "nan": np.array(np.nan, np.float32),
         "sure_from": np.array(SURE_FROM, np.int32),
         "blue": np.array(2, np.int64),
-        "sure": np.array([10.0, 0.0], np.float32),
-        "unsure": np.array([0.0, 0.0], np.float32),
+        "sure": np.eye(1, classes, dtype=np.float32)[0] * 10,
+        "unsure": np.zeros(classes, np.float32),
         **{f"pixel_{mark.name}": np.array(mark.pixel, np.int32) for mark in (Mark.RAISE, Mark.NAN, Mark.HANG)},
     }
     node = helper.make_node
@@ -82,7 +83,7 @@ def graph(height: int, width: int, turns: int) -> Any:
     tensors = [onnx.numpy_helper.from_array(values, name) for name, values in constants.items()]
     images = helper.make_tensor_value_info("images", types.UINT8, ["batch_size", height, width, 3])
     labels = helper.make_tensor_value_info("labels", types.INT32, ["batch_size", height, width])
-    scores = helper.make_tensor_value_info("scores", types.FLOAT, ["batch_size", 1, 1, 2])
+    scores = helper.make_tensor_value_info("scores", types.FLOAT, ["batch_size", 1, 1, classes])
     built = helper.make_graph(nodes, MODEL, [images], [labels, scores], tensors)
     return helper.make_model(built, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
 
