@@ -48,7 +48,7 @@ class Scene(Protocol):
 
 def is_presented(frame: FrameResult) -> bool:
     """Returns whether a frame is the output of a presenter, not a result as it came back."""
-    return isinstance(frame.origin, OutputOrigin)
+    return frame.age_ns is not None or isinstance(frame.origin, OutputOrigin)
 
 
 class Drawing(NamedTuple):
@@ -76,10 +76,11 @@ def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:
     detections = _scaled(frame.result, frame, height, width) if isinstance(frame.result, Detections) else None
     classes = _class_lines(frame.result, card) if isinstance(frame.result, Classification) else ""
     image = mark_untrained(resized(image, width, height), card)
-    if frame.result is None:
+    is_empty = frame.result is None and is_presented(frame)
+    if is_empty:
         image = stamp(image, "no output")
     jpeg = as_jpeg(image, reduction.quality)
-    return Drawing(image, reduction.quality, jpeg, height, width, mask, detections, classes, frame.result is None)
+    return Drawing(image, reduction.quality, jpeg, height, width, mask, detections, classes, is_empty)
 
 
 def draw_log(scene: Scene, folder: Path) -> None:
