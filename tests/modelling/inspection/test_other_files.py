@@ -167,7 +167,7 @@ def test_keras_files_without_a_network_or_without_weights_are_recognised(tmp_pat
         ("model.zip", b"PK\x03\x04", "is an archive: unpack it"),
         ("model.engine", b"ftrt", "is a model of another tool"),
         ("model.pb", b"\x00\x01junk", "is not a TensorFlow GraphDef"),
-        ("empty.pb", b"", "is not a TensorFlow GraphDef"),
+        ("empty.pb", b"", "is empty"),
     ],
     ids=range(12),
 )
