@@ -149,9 +149,9 @@ class _Findings:
         if folder != self._top and any(entry.name == _METADATA for entry in entries):
             self._bag_folder(folder, entries)
             return []
-        names = [entry.name.lower() for entry in entries if entry.is_file(follow_symlinks=False)]
-        has_images = any(name.endswith(IMAGE_SUFFIXES) for name in names)
-        has_recordings = any(name.endswith((*_BAG_SUFFIXES, *_VIDEO_SUFFIXES)) for name in names)
+        files = [entry.name.lower() for entry in entries if entry.is_file(follow_symlinks=False)]
+        has_images = any(name.endswith(IMAGE_SUFFIXES) for name in files)
+        has_recordings = any(name.endswith((*_BAG_SUFFIXES, *_VIDEO_SUFFIXES)) for name in files)
         if folder != self._top and has_images and not has_recordings:  # Pictures beside recordings are no camera.
             if no_camera(self._name(folder)):
                 self.ignored.append(self._name(folder))

@@ -213,10 +213,10 @@ class Model:
         """
         heads = {name: head.dtype for name, head in task_named(self.card.task).heads.items()}
         found = outputs if isinstance(outputs, Mapping) else {"": outputs}
-        given = {name: str(getattr(values, "dtype", type(values).__name__)) for name, values in found.items()}
-        if {name: given.get(name) for name in heads} != heads:
+        types = {name: str(getattr(values, "dtype", type(values).__name__)) for name, values in found.items()}
+        if {name: types.get(name) for name in heads} != heads:
             raise SkylaneError(
-                f"{self.card.name}: engine {self._engine.name} returns {given}, where the task {self.card.task} has {heads}"
+                f"{self.card.name}: engine {self._engine.name} returns {types}, where the task {self.card.task} has {heads}"
             )
         for name, values in outputs.items():
             if values.ndim == 0 or len(values) != size:
