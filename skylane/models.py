@@ -103,7 +103,7 @@ def _rgb(image: Any) -> ImageArray:
     """Returns an image as an array; raises an ArgumentError if it is none."""
     if image is None:
         raise ArgumentError(
-            "image", image, "give RGB, H×W×3 uint8; cv2.imread returns None for a file that it cannot read"
+            "image", image, "give RGB, H×W×3 uint8; OpenCV's imread returns None for a file that it cannot read"
         )
     if isinstance(image, str | os.PathLike):
         return read_image_file(path_argument("image", image, "a JPEG or PNG file"))

@@ -241,7 +241,7 @@ _EXTRACTED = re.compile(r"([0-9]{6}|[1-9][0-9]{6})_(0|[1-9][0-9]{0,18})")  # `sk
 _REPR_DIGITS = 7  # Decimals of a date in seconds as a `float`, written without trailing zeros.
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _LIST_SUFFIXES = (".txt", ".csv")
-_MAX_LISTS = 20  # Files of a folder that are looked at.
+_LISTS_READ = 20  # Files of a folder that are looked at.
 _SEPARATOR = re.compile(r"[,;\t]")
 _FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # In the title of a column.
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
@@ -323,7 +323,7 @@ def _lists(images: Sequence[Path]) -> Iterator[Path]:
             continue
         files = [path for path in entries if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
         yield from sorted(filter(Path.is_file, files), key=lambda path: (not _is_named_list(path, folder), path))[
-            :_MAX_LISTS
+            :_LISTS_READ
         ]
 
 

@@ -18,8 +18,8 @@ ROLES = (
     "viewer",
 )  # Common names of their certificates; at the broker, no vehicle can have such a name.
 
-_MAX_NAME = 64
-NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_MAX_NAME}}}")
+_NAME_LENGTH = 64
+NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_NAME_LENGTH}}}")
 NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ -"
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
@@ -179,14 +179,14 @@ class CameraNames(dict[str, str]):
         number = 1
         while self._fold(name) in taken:
             number += 1
-            name = f"{plain[: _MAX_NAME - len(str(number)) - 1]}_{number}"
+            name = f"{plain[: _NAME_LENGTH - len(str(number)) - 1]}_{number}"
         self[topic] = name
         return name
 
 
 def sanitize_name(text: str) -> str:
     """Converts any text to a valid topic level: replaces other characters by `_` and truncates it to 64."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_MAX_NAME]
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_NAME_LENGTH]
 
 
 def shared(group: str, topic_filter: str) -> str:

@@ -198,5 +198,5 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     whole = _file(tmp_path / "net.pt", Planar).read_bytes()
     for content in (b"", b"PK\x03\x04" + b"junk" * 99, whole[: len(whole) // 2]):
         (tmp_path / "bad.pt").write_bytes(content)
-        with pytest.raises(EngineError, match="PyTorch cannot load this TorchScript|is empty"):
+        with pytest.raises(EngineError, match=r"PyTorch cannot load this TorchScript|is empty"):
             inspect(tmp_path / "bad.pt", size=SIZE)
