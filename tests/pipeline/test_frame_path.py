@@ -15,7 +15,7 @@ from tests.pipeline.rig import pictures, play, worker
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge", "cloud", "shared", "rosbag_tools")
-FRAMES, WARM_UP = 16, 6
+FRAMES, WARM_UP = 60, 6
 MAX_MODULES, MAX_FOLDERS = 54, 14
 
 
