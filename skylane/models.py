@@ -52,11 +52,12 @@ class ImageModel:
         root = default_root() if models is None else path_argument("models", models, "a model repository")
         self._open: Model | None = ModelLoader(Repository(root), Placement(device=device), engine=engine).open(name)
         self._name = name
+        self._class_names = self._open.card.labels.names
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes by class id."""
-        return self._model.card.labels.names
+        return self._class_names
 
     @property
     def _model(self) -> Model:

@@ -30,8 +30,10 @@ def test_a_viewer_sees_workers_broker_and_certificates(secured: Broker, certs: P
     assert "mosquitto" in state["broker"]["version"]
     assert {"broker", "vera.crt"} <= state["certificate_days"].keys()
     assert all(0 < days <= 3660 for days in state["certificate_days"].values())
-    assert state["problems"] == []
-    assert blind["problems"] == [
+    soon = "the certificate "  # Those of the tests are valid for a day.
+    assert [each for each in state["problems"] if not each.startswith(soon)] == []
+    assert any(each.startswith(soon) for each in state["problems"])
+    assert [each for each in blind["problems"] if not each.startswith(soon)] == [
         "no reports arrive: a secured broker sends them to viewers and operators only, see --name"
     ]
 

@@ -62,10 +62,12 @@ def test_what_is_no_image_is_a_skylane_error(models: Path, value: Any) -> None:
 
 
 def test_a_closed_model_says_so(models: Path) -> None:
-    """Closing it twice is harmless."""
+    """Closing it twice is harmless, and its classes stay known."""
     opened = skylane.Model("tiny", models=models)
+    names = opened.class_names
     opened.close()
     opened.close()
+    assert opened.class_names == names
     with pytest.raises(skylane.SkylaneError, match="model tiny is closed"):
         opened.predict(np.zeros((4, 4, 3), np.uint8))
 
