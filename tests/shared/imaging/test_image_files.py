@@ -123,7 +123,7 @@ def test_a_stored_mask_is_read_and_what_is_none_is_named(tmp_path: Path) -> None
     np.testing.assert_array_equal(read_mask(path), mask)
     for data, problem in (
         (_declared(65_000, 65_000), "image is 65000×65000"),
-        (b"", "PNG"),
+        (b"", "image is empty"),
         (cv2.imencode(".png", np.zeros((4, 4, 3), np.uint8))[1].tobytes(), "is not a mask of class ids"),
         (cv2.imencode(".png", np.zeros((4, 4), np.uint16))[1].tobytes(), "is not a mask of class ids"),
         (cv2.imencode(".png", np.zeros((40, 40), np.uint8))[1].tobytes()[:50], "damaged"),
