@@ -135,7 +135,7 @@ def test_verify_prints_every_fault_and_fails(tmp_path: Path) -> None:
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono8", 1, 1, "cam")
         writer.write_image("/cam", np.zeros((2, 2), np.uint8), "mono9", 2_500_000_000, 2, "cam")
     result = run("verify", tmp_path / "drive")
-    assert "row 2, /cam message 1, stamp 2.500000000: encoding 'mono9' is not an image encoding" in result.output
+    assert "row 2, /cam message 1, stamp 2500000000 ns: encoding 'mono9' is not an image encoding" in result.output
     assert "faults among its 2 messages: 1, named above" in error_of(result)
 
 
