@@ -143,7 +143,7 @@ class Broker:
         if program is None and (kind is BrokerKind.MOSQUITTO or config or secured):
             instead = "" if config or secured else " (or use --kind embedded, which speaks MQTT 3.1.1 only)"
             raise BrokerError(f"{MOSQUITTO_MISSING}{instead}")
-        folder = tempfile.TemporaryDirectory(prefix="skylane-broker-", dir=_parent_folder())
+        folder = tempfile.TemporaryDirectory(prefix="skylane-broker-", dir=_parent_folder() if secured else None)
         try:
             if program:
                 if secured is not None:
