@@ -114,7 +114,6 @@ bench: dev
 	@$(BIN)/skylane bench baselines
 	@$(BIN)/skylane bench batch
 	@$(BIN)/skylane bench vehicle
-	@$(BIN)/skylane bench clocks
 
 # Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; more than half an hour.
 fleet: dev

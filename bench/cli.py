@@ -13,7 +13,6 @@ BENCHES = {
     for name, module, summary in (
         ("baselines", "bench.baselines.cli", "Compare with the original systems; needs a checkout of the repository."),
         ("batch", "bench.batch", "Compare `skylane batch` with the engine alone."),
-        ("clocks", "bench.clock_accuracy", "Compare the log's clock offsets with the truth."),
         ("codecs", "bench.codecs", "Compare codecs of frames: accuracy, bytes and time."),
         ("engines", "bench.engines", "Compare OpenVINO with TensorFlow, bare and end to end."),
         ("failover", "bench.failover", "Kill or stop a worker while vehicles play."),
@@ -23,7 +22,6 @@ BENCHES = {
         ("link", "bench.link", "Emulate a link with known faults between vehicle and broker."),
         ("overhead", "bench.overhead", "Compare the whole round trip with direct inference."),
         ("peers", "bench.peers.cli", "Compare with other serving systems; needs a checkout of the repository."),
-        ("presenting", "bench.presenting", "Compare a vehicle with and without a presenter."),
         ("saturation", "bench.load", "Offer a worker more than it can do."),
         ("swap", "bench.model_swap", "Swap the version of a model repeatedly while vehicles play."),
         ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),

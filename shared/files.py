@@ -70,12 +70,14 @@ def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterato
     Args:
         path: The file.
         root: The folder of the run, study or batch: see `make_folder`.
-        mode: Permissions of the file, from which the umask is taken.
+        mode: Permissions of the file, from which the umask is taken, and what a file of that name does not permit.
 
     Raises:
         OSError: it cannot be written, or something other than a writable regular file has its name.
     """
     draft = _draft(path, root)
+    with suppress(OSError):  # There is none, or a link that leads nowhere.
+        mode &= path.stat().st_mode
     with create_file(draft, mode) as file:
         try:
             yield file
@@ -128,7 +130,7 @@ def _draft(path: Path, root: Path | None = None) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     if path.parent.resolve() == _DEVICES:  # As for /dev/stdout, a link that leads to a file.
         raise OSError(errno.EINVAL, "it is a device: give a regular file", str(path))
-    return path.with_name(f"{path.name}.new")
+    return path.with_name(f"{path.name}.{os.getpid()}.new")  # Not that of another process which writes the same file.
 
 
 def make_folder(folder: Path, root: Path | None = None) -> None:

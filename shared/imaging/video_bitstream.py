@@ -7,7 +7,7 @@ _HEAD_BYTES = 1 << 16  # Headers come before the image data.
 _UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
 _HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
 _MAX_UNITS = 4096  # NAL units, for each of which FFmpeg allocates 4 kB; encoders write at most a few hundred slices.
-VPX_PIXELS = 1 << 24  # Most pixels of a VP8 or VP9 frame: libvpx allocates up to 16 frames before it finds damage.
+MAX_VIDEO_PIXELS = 1 << 24  # Of a frame that others refer to: decoders keep up to 16, libvpx also of damaged streams.
 _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # H.264, 7.3.2.1.1
 _FULL_COLOUR = 3  # chroma_format_idc of 4:4:4.
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
@@ -168,8 +168,8 @@ def _vp9_problem(packet: memoryview) -> str:
     try:
         for begin, end in _vp9_frames(packet):
             width, height, weight = _vp9_size(_Bits(bytes(packet[begin : min(end, begin + _VP9_HEADER_BYTES)])))
-            if width * height * weight > VPX_PIXELS:
-                return f"its header declares {width}×{height}, more than {VPX_PIXELS // weight} pixels"
+            if width * height * weight > MAX_VIDEO_PIXELS:
+                return f"its header declares {width}×{height}, more than {MAX_VIDEO_PIXELS // weight} pixels"
     except _BitsError:
         return "its header is damaged"
     return ""

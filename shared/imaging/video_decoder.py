@@ -19,7 +19,7 @@ from av.video.reformatter import ColorTrc
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.frames import Pixels
 from shared.imaging.opencv import MAX_PIXELS, cv2
-from shared.imaging.video_bitstream import VPX_PIXELS, Bitstream, PacketFacts, as_superframe
+from shared.imaging.video_bitstream import MAX_VIDEO_PIXELS, Bitstream, PacketFacts, as_superframe
 
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
@@ -27,8 +27,6 @@ MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
-MAX_VIDEO_PIXELS = 36 << 20  # In a frame; decoders keep many of them. 8K has 35 million.
-_PIXELS = {"vp8": VPX_PIXELS, "vp9": VPX_PIXELS, **dict.fromkeys(("h264", "hevc", "av1"), MAX_VIDEO_PIXELS)}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
@@ -105,7 +103,7 @@ class VideoDecoder:
     """
 
     def __init__(self, context: Any, angle: int = 0) -> None:
-        pixels = _PIXELS.get(context.codec.canonical_name, MAX_PIXELS)
+        pixels = MAX_PIXELS if context.codec.canonical_name == "mjpeg" else MAX_VIDEO_PIXELS
         context.options = {**context.options, **_OPTIONS, "max_pixels": str(pixels)}
         if context.name != "libdav1d":
             context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.

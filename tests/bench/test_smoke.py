@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from bench.cli import BENCHES, bench
+from bench.cli import BENCHES
 from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
 from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH
@@ -23,7 +22,6 @@ _BAG = ("--bag", "{bag}")
 _ARGUMENTS = {
     "baselines": (*_MODEL, *_BAG, "--frames", "2", "--rounds", "1", "--baseline", "mqtt"),
     "batch": (*_MODEL, "--rounds", "1", "--bags", "2", "--frames", "4", "--executor", "local"),
-    "clocks": ("--frames", "20"),
     "codecs": (*_MODEL, "--drive", "{bag}", "--frames", "4", "--quality", "85"),
     "engines": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1"),
     "failover": ("--rounds", "1", "--frames", "10", "--vehicles", "1", "--workers", "2", "--think-ms", "20"),
@@ -42,8 +40,11 @@ _ARGUMENTS = {
         "1",
     ),
     "freshness": (
-        *_MODEL,
-        "--local-model",
+        "--models",
+        "{models}",
+        "--remote",
+        "tiny",
+        "--local",
         "local",
         "--drives",
         "1",
@@ -70,10 +71,6 @@ _ARGUMENTS = {
     "link": ("--check", "--round-trips", "10"),
     "overhead": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--isolate"),
     "peers": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--clients", "2", "--codec", "jpeg"),
-    "presenting": (
-        *(*_MODEL, *_BAG, "--frames", "20", "--rounds", "1", "--worker-ms", "20"),
-        *("--presenter", "hold", "--presenter", "warp"),
-    ),
     "saturation": (*_MODEL, "--seconds", "1", "--rounds", "1", "--vehicles", "2", "--factor", "0.1"),
     "swap": (*_MODEL, "--swaps", "1", "--vehicles", "1", "--between", "1"),
     "tensorflow": (*_MODEL, "--rounds", "1", "--variant", "Session.run"),
@@ -107,14 +104,6 @@ def bag(place: Path) -> Path:
 def test_every_benchmark_has_a_smoke_test() -> None:
     """A new benchmark must be added to this module."""
     assert set(_ARGUMENTS) == set(BENCHES)
-
-
-@pytest.mark.parametrize(("name", "replacement"), [("faults", "make faults"), ("soak", "make soak")])
-def test_a_former_benchmark_names_its_replacement(name: str, replacement: str) -> None:
-    """Scripts of the last release may still call it."""
-    result = CliRunner().invoke(bench, [name, "half-open", "--seed", "7"])
-    assert result.exit_code == 2
-    assert f"run: {replacement} " in result.output
 
 
 @pytest.mark.mosquitto

@@ -11,7 +11,7 @@ from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
-from shared.messages.topics import FrameId
+from shared.messages.topics import FrameId, camera_name
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 
 HEIGHT, WIDTH = 8, 12
@@ -37,7 +37,7 @@ def make_frame(index: int = 0, camera: str = "/left", source_ns: int = 0) -> Fra
 
 def make_record(sequence: int = 0, due_ns: int = 0, camera: str = "/left") -> FrameRecord:
     """Makes the record of a frame that is due."""
-    frame_id = FrameId("car", camera.strip("/"), "s1", sequence)
+    frame_id = FrameId("car", camera_name(camera), "s1", sequence)
     return FrameRecord(frame_id, camera, sequence, 7, 0, 5, {Stage.DUE: due_ns})
 
 

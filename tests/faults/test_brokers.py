@@ -1,5 +1,7 @@
-"""Broker faults: killed repeatedly, and frozen."""
+"""Broker faults: killed repeatedly, frozen, and back with what it retained for nodes that are gone."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from analysis.statistics.samples import spread
+from ops.broker.mosquitto import MosquittoListener, write_config
+from ops.link.link import LOOPBACK
+from ops.processes.child import free_port
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
+from shared.messages.topics import WORKER_STATUS
 from shared.runlog.latency_log import Outcome
 from tests.support.faults.finding import Figure
-from tests.support.faults.rig import Rig, freeze, kill, resume
+from tests.support.faults.rig import Rig, answered_since, freeze, kill, resume
 from tests.support.process_log import ProcessLog
 
 _KILLS = 20
@@ -86,6 +92,57 @@ def test_frozen_broker(rig: Rig) -> None:
         grown_mb = None if peak is None else (peak - before) / 1e6
         figures.append(Figure(f"{life.role}'s memory grew by", grown_mb, "MB", most=_GROWTH_MB))
     rig.conclude(rig.end_vehicles(), *figures)
+
+
+_REASON_S = 22.5  # As in scenario 4 for frozen workers.
+
+
+@pytest.mark.faults(
+    32,
+    "kill -9 a worker together with its broker, which comes back with its retained messages",
+    f"`skylane health` does not call the dead worker online, frames get their reason within {_REASON_S:g} s, and a worker "
+    "that is started again answers",
+)
+def test_stale_online(rig: Rig) -> None:
+    """Kills a worker and its broker at once, so that no last will is published, and starts the broker again."""
+    stored = rig.folder / "stored"
+    stored.mkdir()
+    stored.chmod(0o777)  # Mosquitto gives up root's rights.
+    config = write_config(rig.folder / "broker.conf", MosquittoListener(LOOPBACK, free_port()))
+    text = config.read_text(encoding="utf-8").replace("persistence false", "persistence true")
+    text += f"\npersistence_location {stored}/\nautosave_interval 1\nautosave_on_changes true\n"
+    config.write_text(text, encoding="utf-8")
+    broker = rig.broker(config=config)
+    worker = rig.worker(broker.url)
+    vehicle = rig.vehicle(broker.url, rate_hz=_RATE_HZ, flags=_FLAGS)
+    rig.wait_for_frames([vehicle], 40, Outcome.ANSWERED)
+    kill(broker.pid)
+    kill(worker.pid)
+    broker.stop()
+    dead_ns = clock.now_ns()
+    is_retained = WORKER_STATUS.of(worker=worker.name).encode() in (stored / "mosquitto.db").read_bytes()
+    rig.broker(config=config)
+    health = [sys.executable, "-P", "-m", "skylane", "health", "--broker", broker.url, "worker", worker.name]
+    says = subprocess.run(health, check=False, capture_output=True, text=True)
+    reason_s = rig.wait(lambda: _reasons(vehicle, dead_ns), "frames without a worker to have that reason")
+    back_ns = clock.now_ns()
+    rig.worker(broker.url)
+    rig.wait_for_frames([vehicle], 40, Outcome.ANSWERED)
+    answered_ns = answered_since(vehicle, back_ns)
+    rig.conclude(
+        rig.end_vehicles(),
+        Figure("called online", int(says.returncode == 0), most=0),
+        Figure("reason after", reason_s, "s", most=_REASON_S),
+        Figure("answered again after", (min(answered_ns) - back_ns) / 1e9, "s"),
+        remarks=(says.stderr.strip(),),
+        broken=() if is_retained else ("the broker had not stored the status: the fault did not happen",),
+    )
+
+
+def _reasons(vehicle: VehicleProcess, since_ns: int) -> list[str]:
+    """Returns the reasons of frames that were dropped for want of a worker."""
+    rows = vehicle.rows(Outcome.DROPPED, due_ns=(since_ns, float("inf")))
+    return [row["reason"] for row in rows if row["reason"].startswith("no_worker")]
 
 
 def _reconnects_s(rig: Rig, log: Path, nodes: Sequence[str]) -> list[float]:

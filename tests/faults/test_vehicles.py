@@ -1,4 +1,4 @@
-"""Vehicle faults: killed, with a full disk, and with a wall clock that jumps."""
+"""Vehicle faults: killed, with a full disk, with a wall clock that jumps, and playing a hostile video."""
 
 import shutil
 from collections import Counter
@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from analysis.logs.frame_accounting import FrameAccounts
+from rosbag_tools.messages.ros_types import own_types
+from rosbag_tools.records import TopicChannel
+from rosbag_tools.writer import BagWriter
+from shared import clock
 from shared.runlog.latency_log import Outcome
 from shared.runlog.run_manifest import read_manifest
 from tests.support.faults.finding import Figure
 from tests.support.faults.rig import Rig, RigError, UnavailableError, kill, open_frames, vehicle_truth
 from tests.support.faults.small_disk import small_disk
 from tests.support.faults.wall_clock import LIBRARY, LIBRARY_MISSING, WallClock, can_be_stepped
+from tests.support.process_log import ProcessLog
+from tests.support.video_streams import COMPRESSED_VIDEO, LOW_DELAY, PERIOD_NS, START_NS, encode, video_message
 
 _PICTURES = 600
 _THINK_MS = 40.0  # Time of an answer, so that frames are in flight when the vehicle is killed.
@@ -179,3 +185,49 @@ def test_an_offset_is_checked_against_its_own_error_bound(offset_ms: float, untr
 def test_a_missing_offset_counts_as_untrue() -> None:
     """A vehicle without an estimate of the worker's clock must not pass as one with a correct estimate."""
     assert untrue_offsets([{"clock_offset_ms": "", "clock_error_ms": ""}], truth_ms=1000.0)[1] == 1
+
+
+_MEMORY_MB = 600.0
+_HOSTILE_PACKETS = 400  # Of each codec.
+
+
+@pytest.mark.faults(
+    33,
+    f"a vehicle plays video topics of H.264, H.265, VP9 and AV1 with {_HOSTILE_PACKETS} packets each, most of them changed",
+    f"it takes at most {_MEMORY_MB:g} MB and ends in order; every frame has a row; another vehicle loses none",
+)
+def test_hostile_video(rig: Rig) -> None:
+    """Plays a bag whose packets were changed at random, most of them in the header, beside a good vehicle."""
+    bag = rig.folder / "bag"
+    with BagWriter(bag) as writer:
+        for codec, encoder in LOW_DELAY.items():
+            channel = TopicChannel(f"/{codec}/video", COMPRESSED_VIDEO, writer.format.wire)
+            packets = [packet.data for packet in encode(*encoder, frames=12)]
+            for index in range(_HOSTILE_PACKETS):
+                changed = bytearray(packets[index % len(packets)])
+                for _ in range(rig.chance.choice((0, 1, 2, 4))):
+                    changed[rig.chance.randrange(min(rig.chance.choice((12, 200)), len(changed)))] ^= (
+                        1 << rig.chance.randrange(8)
+                    )
+                stamp_ns = START_NS + index * PERIOD_NS
+                message = video_message(writer.format.wire, bytes(changed), stamp_ns, codec)
+                writer.write_raw(channel, message, stamp_ns, own_types(writer.format.wire))
+    broker = rig.broker()
+    rig.worker(broker.url)
+    good = rig.vehicle(broker.url, "vehicle-good", rate_hz=10, flags=("--loop", *_DEADLINE))
+    rig.wait_for_frames([good], 10)
+    began_ns = clock.now_ns()
+    hostile = rig.vehicle(broker.url, "vehicle-hostile", source=bag, flags=("--no-sinks", *_DEADLINE))
+    with ProcessLog(rig.folder / "processes.csv", interval_s=0.1) as log:
+        life = log.watch("vehicle", hostile.name, hostile.pid)
+        hostile.wait()
+    ended_ns = clock.now_ns()
+    peak = life.peak("rss_bytes")
+    beside = good.rows(due_ns=(began_ns, ended_ns - 10**9))
+    rig.conclude(
+        rig.end_vehicles(),
+        Figure("memory at most", None if peak is None else peak / 1e6, "MB", most=_MEMORY_MB),
+        Figure("hostile packets refused", len(hostile.rows(Outcome.FAILED))),
+        Figure("good frames", len(beside)),
+        Figure("of which not answered", sum(row["outcome"] != Outcome.ANSWERED for row in beside), most=0),
+    )

@@ -6,11 +6,13 @@ from uuid import uuid4
 
 import pytest
 
-from bench.clock_accuracy import clock_errors
+from ops.link.link import Link
 from ops.processes.null_worker import ClockReading, NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
 from shared.mqtt.bus import Bus
+from shared.network.link_spec import LinkSpec
 from shared.runlog.latency_log import Outcome
+from tests.pipeline.clock_truth import clock_errors
 from tests.pipeline.rig import HEIGHT, WIDTH, Rows, Vehicle, connect, memory_bus, pictures, serving, worker
 
 
@@ -33,16 +35,22 @@ def _play_until_probed(bus: Bus, source: Path, out: Path, nodes: int = 1) -> Row
     return [row for row in rows if row["outcome"] == Outcome.ANSWERED]
 
 
+@pytest.mark.parametrize(("up_ms", "down_ms"), [(0, 0), (12, 4)])
 @pytest.mark.mosquitto
-def test_workers_of_one_group_have_separate_clock_offsets(mosquitto_url: str, tmp_path: Path) -> None:
+def test_workers_of_one_group_have_separate_clock_offsets(
+    mosquitto_url: str, tmp_path: Path, up_ms: float, down_ms: float
+) -> None:
     """The clocks of two processes are six seconds apart; each row uses that of the worker that answered it."""
+    spec = LinkSpec(delay_up_ms=up_ms, delay_down_ms=down_ms)
+    port = int(mosquitto_url.rpartition(":")[2])
     with ExitStack() as stack:
         workers = {}
         for ahead_s, drift_ppm in ((3.0, 100.0), (-3.0, -100.0)):
             settings = NullWorkerSettings(f"clock-{uuid4().hex[:6]}", "tiny", HEIGHT, WIDTH)
             process = NullWorkerProcess(mosquitto_url, settings, clock_offset_s=ahead_s, clock_drift_ppm=drift_ppm)
             workers[settings.worker] = stack.enter_context(process)
-        rows = _play_until_probed(connect(mosquitto_url), pictures(tmp_path, 20), tmp_path / "car-clocks", nodes=2)
+        link = stack.enter_context(Link(spec, "127.0.0.1", port))
+        rows = _play_until_probed(connect(link.url), pictures(tmp_path, 20), tmp_path / "car-clocks", nodes=2)
     here = ClockReading.take()
     for name, process in workers.items():
         own = [row for row in rows if row["worker"] == name]
@@ -52,6 +60,7 @@ def test_workers_of_one_group_have_separate_clock_offsets(mosquitto_url: str, tm
             judged = clock_errors(row, here, process.clock)
             # Everything is on one machine, so readings of its clocks are exact to microseconds.
             assert max(abs(judged.offset_ms), abs(judged.uplink_ms), abs(judged.downlink_ms)) <= judged.bound_ms + 0.02
+            assert judged.bound_ms >= (up_ms + down_ms) / 2 - 1e-3  # No exchange of messages can know more.
 
 
 @pytest.mark.parametrize("kind", ["mqtt 3", "memory"])

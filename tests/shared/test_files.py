@@ -4,6 +4,8 @@ import errno
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from shared.files import (
     resolved,
     write_file,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def _socket(path: Path) -> None:
@@ -107,8 +111,23 @@ def _write_report(run: Path) -> None:
     write_file(run / "report.html", "page")
 
 
+def test_two_processes_may_write_one_file_and_it_stays_as_private_as_it_was(tmp_path: Path) -> None:
+    """The last one to end wins, whole: neither writes into the other's draft."""
+    path = tmp_path / "report.html"
+    path.touch(mode=0o600)
+    with new_file(path) as file:
+        file.write(b"mine")
+        write = (
+            f"from pathlib import Path; from shared.files import write_file; write_file(Path({str(path)!r}), 'other')"
+        )
+        subprocess.run([sys.executable, "-c", write], check=True, cwd=ROOT)
+        assert path.read_text() == "other"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("mine", 0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("kind", _VICTIMS)
-@pytest.mark.parametrize("name", ["report.html", "report.html.new"])
+@pytest.mark.parametrize("name", ["report.html", "report.html.PID.new"])
 def test_what_a_stranger_put_there_is_replaced_or_refused(
     kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +137,7 @@ def test_what_a_stranger_put_there_is_replaced_or_refused(
     run.mkdir()
     victim.write_text("precious")
     make = _VICTIMS[kind]
-    make(run / name, tmp_path / victim)
+    make(run / name.replace("PID", str(os.getpid())), tmp_path / victim)
     for write in (_check_report, _write_report):
         if kind in ("FIFO", "socket") and name == "report.html":
             with pytest.raises((OSError, SkylaneError), match=f"it is a {kind}: give a regular file"):

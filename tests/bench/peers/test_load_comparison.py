@@ -97,7 +97,7 @@ def test_the_table_lists_all_servers_and_names_the_skipped_ones() -> None:
     assert places == sorted(places), "the fastest first"
     assert "Skipped: bentoml: no environment" in text
     assert "nvidia-pytriton 0.7.0" in text
-    assert "1.0, met" in text
+    assert "1.0, not decided: fewer" in text
     assert "A peer wins. raw, 8 clients: triton grpc answers 21.00/s" in text
     assert "…" not in text
 

@@ -103,21 +103,24 @@ class MqttProxy(ThreadingTCPServer):
         self.to_broker: Rule = as_it_is
         self.to_client: Rule = as_it_is
         self.to = to
-        self.ends: list[socket.socket] = []  # Of all open connections.
+        self.ends: list[tuple[socket.socket, socket.socket]] = []  # The client's and the broker's, of open connections.
         self.url = f"mqtt://{LOOPBACK}:{self.server_address[1]}"
         self._acceptor = threading.Thread(target=self.serve_forever, args=(_POLL_INTERVAL_S,), name="proxy")
         self._acceptor.start()
 
     def hang_up(self) -> None:
-        """Closes all connections after forwarding what was read."""
-        for end in list(self.ends):
+        """Ends all connections towards their clients, which get everything that was read from the broker."""
+        for _, broker in list(self.ends):
             with suppress(OSError):
-                end.shutdown(socket.SHUT_RD)
+                broker.shutdown(socket.SHUT_RD)
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self._acceptor.join()
-        self.hang_up()
+        for client, broker in list(self.ends):
+            for end in (client, broker):
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RD)
         self.server_close()
 
 
@@ -130,13 +133,12 @@ class _Connection(BaseRequestHandler):
         with suppress(ConnectionRefusedError), socket.create_connection(proxy.to) as broker:
             for end in (client, broker):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                proxy.ends.append(end)
+            proxy.ends.append((client, broker))
             back = threading.Thread(target=_carry, args=(broker, client, lambda: proxy.to_client), name="proxy-back")
             back.start()
             _carry(client, broker, lambda: proxy.to_broker)
             back.join()
-            for end in (client, broker):
-                proxy.ends.remove(end)
+            proxy.ends.remove((client, broker))
 
 
 def _carry(source: socket.socket, sink: socket.socket, rule: Callable[[], Rule]) -> None:

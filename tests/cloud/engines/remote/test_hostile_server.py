@@ -143,7 +143,7 @@ def test_a_malformed_or_oversized_reply_fails_its_batch(form: str, reply: bytes,
         for _ in range(2):
             with pytest.raises(InferenceError, match=message) as caught:
                 opened.infer(IMAGE)
-            assert len(str(caught.value)) < 400
+            assert len(str(caught.value)) < 700
             assert str(caught.value).isprintable()
 
 
@@ -192,7 +192,7 @@ def test_control_characters_in_a_servers_error_are_removed() -> None:
     with engine("open_inference", {"ModelInfer": refuse}) as opened:
         with pytest.raises(InferenceError, match=r"INTERNAL:  \[2Jxxx") as caught:
             opened.infer(IMAGE)
-        assert len(str(caught.value)) < 400
+        assert len(str(caught.value)) < 700
 
 
 def test_a_host_named_unix_is_not_a_socket_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
