@@ -106,12 +106,12 @@ class RetryPolicy:
 
     def _may_be_lost(self, sent_ns: int, silence_ns: int, workers: int, now_ns: int) -> bool:
         """Returns whether a frame that stays silent is probably lost rather than slow."""
-        if workers < _MIN_WORKERS:  # The group may still contain a worker that died unnoticed.
-            return self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES
-        if now_ns < sent_ns + silence_ns or self._after_ns is not None:
+        has_others = workers >= _MIN_WORKERS
+        if has_others and (now_ns < sent_ns + silence_ns or self._after_ns is not None):
             return True
-        is_overtaken = self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES
-        return is_overtaken or now_ns - self._stats.latest_reply_ns() > silence_ns
+        if self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES:
+            return True  # Also of one worker: the group may still contain one that died unnoticed.
+        return has_others and now_ns - self._stats.latest_reply_ns() > silence_ns
 
 
 def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> int:

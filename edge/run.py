@@ -291,11 +291,11 @@ def open_sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
         for name in config.sinks or ():
             settings = {setting: getattr(config, setting) for setting in SINKS[name].settings}
             sinks.append(load("sink", SINKS, name)(folder, card, **settings))
+            opened.callback(sinks[-1].close)
             if SINKS.is_external(name):
                 in_order = getattr(sinks[-1], "in_order", None)
                 is_bool = isinstance(in_order, bool)
                 require(SINKS.describe(name), "in_order", in_order, "True or False", is_valid=is_bool)
-            opened.callback(sinks[-1].close)
         opened.pop_all()
     return sinks
 

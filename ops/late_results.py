@@ -114,7 +114,8 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
     age_ms = float(np.median([row.age_ns for row in rows.values() if row.age_ns is not None])) / 1e6
     if truth is None:
         return LateResults(path, age_ms, "")
-    late_ms = float(np.median([(row.presented_ns or 0) - (row.due_ns or 0) for row in rows.values()])) / 1e6
+    outputs = [row for row in rows.values() if row.age_ns is not None]
+    late_ms = float(np.median([(row.presented_ns or 0) - (row.due_ns or 0) for row in outputs])) / 1e6
     text = f"; mean IoU for the tick {held.accuracy():.2f} and {moved.accuracy():.2f} on this synthetic drive, ready "
     return LateResults(path, age_ms, f"{text}{late_ms:.0f} ms after due (p50)")
 

@@ -80,11 +80,12 @@ _PREAMBLE = re.compile(  # Lines before the reason.
     r"|While validating|FrontEnd API failed|Model wasn't fully converted|Loading input model|.* failed at$"
 )
 _SHOWN_CHARACTERS = 600
+_READ_CHARACTERS = 8000
 
 
 def error_reason(error: Exception) -> str:
     """Returns the reason in a library's error message, one line without the places in the library's source."""
     text = str(getattr(error, "message", None) or error).rpartition("Exception encountered: ")[2]
-    lines = [line.strip() for line in _SOURCE.sub("", text).splitlines() if line.strip()]
+    lines = [line.strip() for line in _SOURCE.sub("", text[:_READ_CHARACTERS]).splitlines() if line.strip()]
     reasons = [line for line in lines if not _PREAMBLE.match(line)] or lines or [type(error).__name__]
     return printable(reasons[0][:_SHOWN_CHARACTERS])

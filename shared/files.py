@@ -97,7 +97,11 @@ def open_own(path: Path) -> BinaryIO:
     with suppress(FileNotFoundError):
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            raise OSError(errno.EINVAL, "it is a link or no regular file: remove it", str(path))
+            raise OSError(
+                errno.EINVAL,
+                "it is a link, has another name too, or is no regular file: put a copy of the file in its place",
+                str(path),
+            )
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "r+b")
 
 
@@ -130,7 +134,9 @@ def _draft(path: Path, root: Path | None = None) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     if path.parent.resolve() == _DEVICES:  # As for /dev/stdout, a link that leads to a file.
         raise OSError(errno.EINVAL, "it is a device: give a regular file", str(path))
-    return path.with_name(f"{path.name}.{os.getpid()}.new")  # Not that of another process which writes the same file.
+    return path.with_name(
+        f"{path.name[-40:]}.{os.getpid()}.new"
+    )  # Not that of another process which writes the same file.
 
 
 def make_folder(folder: Path, root: Path | None = None) -> None:

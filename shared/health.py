@@ -62,7 +62,7 @@ def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
                 pass
         except queue.Empty:
             raise SkylaneError(
-                f"{role} {name} is online, but silent: no report of it has arrived for {SILENT_AFTER_S:g} s, so it hangs, or it "
+                f"{role} {name} is online, but silent: no report of it has arrived for {SILENT_AFTER_S:g} s, so it starts, hangs, or "
                 "ended while its broker was down or a bridge was cut (an access list must let it read its own reports)"
             ) from None
 

@@ -126,7 +126,7 @@ def require(plugin: str, field: str, value: object, wanted: str, *, is_valid: bo
     """Raises a PluginError if what a plug-in gives is not valid; it names the plug-in, the field and what is wanted."""
     if not is_valid:
         shape = getattr(value, "shape", None)
-        shown = f"{getattr(value, 'dtype', '')} of shape {shape}" if shape is not None else f"{value!r:.60}"
+        shown = f"{getattr(value, 'dtype', '')} of shape {shape}" if shape else f"{value!r:.60}"
         raise PluginError(f"{plugin} gives {field} = {shown} ({type(value).__name__}): it must be {wanted}")
 
 

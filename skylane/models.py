@@ -110,8 +110,8 @@ def _rgb(image: Any) -> ImageArray:
         return read_image_file(path_argument("image", image, "a JPEG or PNG file"))
     try:
         rgb = np.asarray(image)
-    except ValueError:  # A list of lists of different lengths.
-        raise ArgumentError("image", image, "give RGB, H×W×3 uint8") from None
+    except Exception as error:  # Such as of lists of different lengths, or of an array on a GPU.
+        raise ArgumentError("image", image, "give RGB, H×W×3 uint8") from error
     if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or not rgb.size:  # noqa: PLR2004  H, W and colours.
         raise SkylaneError(f"image is {rgb.dtype} of shape {rgb.shape}: give RGB, H×W×3 uint8")
     return rgb

@@ -60,8 +60,8 @@ def play(
     Args:
         source: A bag, a video file, a folder of images, `camera:0`, or `NAME:…` of a plug-in.
         config: The settings of the run.
-        settings: Single settings by key, see the page of the configuration; they override those of `config`. Without a broker in
-            either, SKYLANE_BROKER and SKYLANE_CERTS count, as in the commands.
+        settings: Single settings by key, see the page of the configuration; they override those of `config`. What neither names
+            is taken from SKYLANE_BROKER and SKYLANE_CERTS, as in the commands.
 
     Yields:
         Without a presenter, a FrameResult for each frame with a result: its `image` (the model's input, RGB H×W×3 uint8) and the
@@ -75,7 +75,8 @@ def play(
     """
     if config is not None and not isinstance(config, EdgeConfig):
         raise ArgumentError("config", config, "give a skylane.EdgeConfig, and single settings by their names")
-    named = str(path_argument("source", source, "a bag, a video file or a folder of images, or camera:0"))
+    path_argument("source", source, "a bag, a video file or a folder of images, or camera:0")
+    named = os.fspath(source)
     given = ({} if config is None else config.model_dump(exclude_unset=True)) | settings
     config = _validated("play", from_environment(EdgeConfig) | given)
     if config.sinks and config.out is None:

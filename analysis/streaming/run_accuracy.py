@@ -259,7 +259,8 @@ def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None, *, warm
         scorer.check(at_tick, len(ticks))
         scorer.check(ceiling, ceiling.unscored.total() - ceiling.unscored[NO_LABELS])  # A few frames may have labels.
         cautions = [*scorer.cautions(ceiling.scores, at_tick, len(ticks)), *_not_stored(results, own)]
-        if untimed := sum(tick.source is not None and None in (tick.ready_ns, tick.due_ns) for tick in ticks):
+        untimed = sum(tick.source is not None and None in (tick.ready_ns, tick.due_ns) for tick in ticks)
+        if untimed and presenter != HOLD:  # What is held is ready when it arrives.
             cautions.append(
                 f"{untimed:,} outputs of {PRESENTED_NAME} have no due_ns or presented_ns, so that it is not known when they "
                 "were ready: they count for their tick only, at no tick."

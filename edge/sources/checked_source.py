@@ -18,9 +18,15 @@ class CheckedSource:
         with failures_of(plugin):
             self._source = make()
             self.frame_count = count = self._source.frame_count
-            self.provenance = provenance = self._source.provenance
         require(plugin, "frame_count", count, "an int or None", is_valid=count is None or _is_count(count))
-        require(plugin, "provenance", provenance, "a mapping", is_valid=isinstance(provenance, Mapping))
+
+    @property
+    def provenance(self) -> dict[str, str | int | float | list[str]]:
+        """See FrameSource."""
+        with failures_of(self._plugin):
+            provenance = self._source.provenance
+        require(self._plugin, "provenance", provenance, "a mapping", is_valid=isinstance(provenance, Mapping))
+        return dict(provenance)
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
         """See FrameSource."""

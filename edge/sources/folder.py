@@ -5,12 +5,12 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 from operator import itemgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -100,6 +100,8 @@ class FolderSource:
         for image in self._images:
             name = str(image.path.relative_to(self._path)).encode("utf-8", "surrogateescape")
             digest.update(name + b"\0" + _content_hash(image.path))
+            if image.camera in self._with_lists:
+                digest.update(str(image.time_ns).encode())
         identity: dict[str, str | int | float | list[str]] = {
             "kind": "folder",
             "path": self._path.name,
@@ -165,6 +167,7 @@ class FolderSource:
         if len({times.is_absolute for times in read.values()}) > 1 and not problems:
             problems = ["some cameras have dates, others times since a start"]
         self._is_invented = bool(problems)
+        self._with_lists = set() if problems else {camera for camera, times in read.items() if times.is_listed}
         if not problems:
             return {camera: times.times_ns for camera, times in read.items()}
         self._note(f"the stamps and the rate of {_RATE_HZ:g} images per second are invented: {'; '.join(problems)}")
@@ -244,8 +247,12 @@ _LIST_SUFFIXES = (".txt", ".csv")
 _LISTS_READ = 20  # Files of a folder that are looked at.
 _SEPARATOR = re.compile(r"[,;\t]")
 _FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # In the title of a column.
+_TIME_TITLE = re.compile("time|stamp|sec", re.IGNORECASE)
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
-_MAX_LIST_BYTES = 1 << 26
+_MAX_LIST_BYTES = 1 << 24
+_LINE_BYTES = 512  # The most that an image's line in a list of any name has.
+_TIME_WORDS = {"time", "times", "timestamp", "timestamps"}
+_IMAGE_WORDS = {"image", "images", "img", "frame", "frames", "cam", "camera", "left", "right", "rgb", "color", "gray"}
 _NO_TIMES = "the names hold no times, and there is no list of times"
 
 
@@ -255,6 +262,7 @@ class ImageTimes:
 
     times_ns: tuple[int, ...] = ()  # All different, one an image; empty if they are unknown.
     problem: str = ""
+    is_listed: bool = False  # A list has them, not the names of the images.
 
     @property
     def is_absolute(self) -> bool:
@@ -268,11 +276,13 @@ def read_times(images: Sequence[Path]) -> ImageTimes:
     A list of times counts if it has one for each image, which it names or follows in order; otherwise the names count if
     each has exactly one time between 1980 and 2038, or is one that `skylane bag extract` writes.
     """
-    candidates = sorted(_lists(images), key=lambda path: not _is_named_list(path, images[0].parent))
-    lists = [_listed(path, images) for path in candidates]
-    if listed := next((each for each in lists if each.times_ns), None):
-        return listed
-    listed = ImageTimes(problem="; ".join(each.problem for each in lists if each.problem))
+    reasons = []
+    for path in sorted(_lists(images), key=lambda path: not _is_named_list(path, images[0].parent)):
+        listed = _listed(path, images)
+        if listed.times_ns:
+            return replace(listed, is_listed=True)
+        reasons += [listed.problem] if listed.problem else []
+    listed = ImageTimes(problem="; ".join(reasons))
     names, stems = [path.name for path in images], [path.stem for path in images]
     readings = [_checked([*_times_in(stems)], names), _checked(_extracted(stems), names)]
     plausible = {each for each in readings if each.times_ns}
@@ -327,21 +337,32 @@ def _lists(images: Sequence[Path]) -> Iterator[Path]:
         ]
 
 
+def named_lists(folder: Path) -> Iterator[Path]:
+    """Yields the files beside images, or beside their folder, that have the name of a list of times."""
+    for each in (folder, folder.parent):
+        with suppress(OSError):
+            files = (path for path in each.iterdir() if path.suffix.lower() in _LIST_SUFFIXES)
+            yield from (path for path in files if _is_named_list(path, folder) and path.is_file())
+
+
 def _is_named_list(path: Path, folder: Path) -> bool:
     """Returns whether a file has the name of a list: `times.txt` of KITTI, `rgb.txt` of the folder rgb, `data.csv` of EuRoC."""
-    return "time" in path.stem.lower() or path.stem.lower() in (folder.name.lower(), "data")
+    stem, words = path.stem.lower(), _words(path.stem)
+    other = words - _IMAGE_WORDS - _words(folder.name) - _words(folder.parent.name)
+    return stem in (folder.name.lower(), "data") or bool(words & _TIME_WORDS and other <= _TIME_WORDS)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall("[a-z]+", text.lower()))
 
 
 def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
     """Reads a list of times; without a problem too if it is another kind of file."""
     folder, is_named = images[0].parent, _is_named_list(path, images[0].parent)
     try:
-        with open_file(path) as file:
-            lines = file.read(_MAX_LIST_BYTES).decode("utf-8", "replace").split("\n")
+        titles, rows = _table(path, _MAX_LIST_BYTES if is_named else _LINE_BYTES * (len(images) + 10))
     except OSError as error:
         return ImageTimes(problem=f"{path.name} cannot be read ({error.strerror})" if is_named else "")
-    rows = [_fields(line) for line in lines if line.strip() and not line.startswith("#")]
-    titles = rows.pop(0) if rows and not re.search("[0-9]", "".join(rows[0])) else []
     keys = [str(_image_key(image.name, folder)) for image in images]
     columns = [list(column) for column in zip(*rows, strict=False)]
     named = [{_image_key(each, folder): row for each, row in zip(column, rows, strict=True)} for column in columns]
@@ -359,17 +380,34 @@ def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
     elif len(rows) != len(images):
         return ImageTimes(problem=f"{path.name} has {len(rows)} times for {len(images)} images")
     else:
-        order = list(range(len(columns)))
+        order, place = list(range(len(columns))), -1
     readings = [_column_times(path.name, [row[each] for row in rows], is_by_name=is_by_name) for each in order]
     # Sorting is stable: of several columns with dates, or with other times, the nearest one counts.
     best = min(readings, key=lambda each: (not each.times_ns, not each.is_absolute))
     if best.times_ns and not best.is_absolute:
-        title = dict(enumerate(titles)).get(order[readings.index(best)], "")
-        if not is_named:  # Numbers of another kind, such as positions or classes.
-            best = ImageTimes()
+        number = order[readings.index(best)]
+        title = titles[number] if len(titles) == len(columns) else " ".join(titles)
+        is_own = is_by_name and path.stem.lower() == folder.name.lower()
+        if (
+            number == place
+            or not is_named
+            or not (is_own or _words(path.stem) & _TIME_WORDS or _TIME_TITLE.search(title))
+        ):
+            best = ImageTimes()  # Numbers of another kind, such as positions or classes.
         elif _FINE_UNIT.search(title):
             best = ImageTimes(problem=f"{path.name}: {printable(title)[:40]!r} is not in seconds")
     return best
+
+
+def _table(path: Path, most_bytes: int) -> tuple[list[str], list[list[str]]]:
+    """Returns the titles and the rows of a list; none of a larger file."""
+    with open_file(path) as file:
+        data = file.read(most_bytes + 1)
+    lines = data.decode("utf-8", "replace").split("\n") if len(data) <= most_bytes else []
+    begin = next((number for number, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
+    rows = [_fields(line) for line in lines[begin:] if line.strip() and not line.startswith("#")]
+    titles = _fields(lines[begin - 1].lstrip("# ")) if begin else []
+    return (rows[0], rows[1:]) if rows and not re.search("[0-9]", "".join(rows[0])) else (titles, rows)
 
 
 def _fields(line: str) -> list[str]:
@@ -381,10 +419,11 @@ def _fields(line: str) -> list[str]:
 
 def _image_key(text: str, folder: Path) -> str | None:
     """Returns what is equal for an image and its name or number in a list; None if the list names another folder."""
-    path = PurePosixPath(text.replace("\\", "/"))
-    if path.parent.name not in ("", folder.name):
+    *_, parent, name = ("", *text.replace("\\", "/").rsplit("/", 2))
+    if parent not in ("", ".", folder.name):
         return None
-    stem = path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name
+    stem, _, suffix = name.rpartition(".")
+    stem = stem if f".{suffix}".lower() in IMAGE_SUFFIXES else name
     return (stem.lstrip("0") or "0") if stem.isascii() and stem.isdecimal() else stem
 
 

@@ -16,8 +16,7 @@ from shared import clock
 from shared.errors import reason_of
 from shared.files import check_file, file_sha256, missing_content, open_file
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.imaging.opencv import MAX_PIXELS
-from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder
+from shared.imaging.video_decoder import VIDEO_ERRORS, Decoded, VideoDecoder, most_pixels
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +25,7 @@ _TURNED = "its pictures are turned upright, as its header says"
 _RESTARTED = "its times start again, as in joined recordings: the frames behind that have no times of their own"
 
 _HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
+_MAX_BOXES = 1000  # Of an MP4 file, until its index.
 _MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
 _MIN_MISSING_NS = 2_000_000_000  # A shorter rest of a file's duration can be a rounded number,
 _MIN_TAGGED_NS = 500_000_000  # and a shorter rest of a stream's duration a long last frame.
@@ -195,8 +195,8 @@ class VideoSource:
             fault = "holds no video stream"
         elif streams[0].codec_context is None:
             fault = "has a video codec that FFmpeg does not know: convert it to H.264"
-        elif streams[0].width * streams[0].height > MAX_PIXELS:
-            fault = f"has pictures of {streams[0].width}×{streams[0].height}, more than {MAX_PIXELS} pixels: make it smaller"
+        elif streams[0].width * streams[0].height > (most := most_pixels(streams[0].codec_context)):
+            fault = f"has pictures of {streams[0].width}×{streams[0].height}, more than {most} pixels: make it smaller"
         if fault:
             container.close()
             raise SourceError(f"{self._path} {fault}")
@@ -210,13 +210,15 @@ def _unfinished(path: Path) -> str:
         if problem := missing_content(head):
             return problem
         is_mp4, at = head[4:8] in (b"ftyp", b"mdat", b"wide", b"free"), 0
-        while is_mp4 and len(box := head[:16]) >= 8:  # noqa: PLR2004  Size and name; size 1: 64 bits follow.
-            if box[4:8] == b"moov":
-                return ""
-            size = int.from_bytes(box[:4])
-            at += int.from_bytes(box[8:16]) if size == 1 else size or sys.maxsize
+        for _ in range(_MAX_BOXES if is_mp4 else 0):
+            if len(head) < 8 or head[4:8] == b"moov":  # noqa: PLR2004  Size and name; size 1: 64 bits follow.
+                break
+            size = int.from_bytes(head[:4])
+            at += max(8, int.from_bytes(head[8:16]) if size == 1 else size or sys.maxsize)
             file.seek(min(at, path.stat().st_size))
             head = file.read(16)
+        if head[4:8] == b"moov":
+            return ""
     remedy = "record it again, or mend it by a tool such as untrunc"
     return f"has no index (moov): its recording or copy was cut off; {remedy}" if is_mp4 else ""
 

@@ -111,8 +111,8 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         shape = heads.shape_of(sources[0]) if sources and kind == "TopK" else None
         names = [each.get_friendly_name() for each in nodes]
         array = next(constants, None) if kind.lower() in ARITHMETIC else None
-        if kind == "BatchNormInference":
-            array = np.concatenate(list(constants)[2:])
+        if kind == "BatchNormInference" and len(parameters := list(constants)) == _NORMALISATION:
+            array = np.concatenate(parameters[-2:])
         return Step(kind, names, [operation.get_friendly_name()], array, None if shape is None else shape[axis])
 
     steps = [step(each) for each in model.get_ops()]

@@ -28,6 +28,7 @@ from shared.files import tree_sha256, write_file
 from shared.imaging.labels import MAX_LABELS, Labels, LabelsError, label_sets, read_labels
 from shared.inference.engine import Engine, EngineError, Images, InferenceError, Outputs
 from shared.inference.onnx_weights import weight_files
+from shared.inference.pre_postprocess import CHANNEL_AXES
 from shared.inference.table import ENGINES, readers
 from shared.inference.tensor_binding import find_tensor
 from shared.models.manifest import (
@@ -341,6 +342,10 @@ def _confidence(path: Path, reading: Reading, stated: str | None, notes: list[st
     if stated is None and len(scores) != 1:
         return None
     chosen = find_tensor(scores, stated or next(iter(scores)), "output", path)
+    channels = {(chosen.shape or (None,) * _MAP_RANK)[axis] for axis in CHANNEL_AXES.values()}
+    is_of_classes = None in channels or (1 not in channels and reading.classes in (None, *channels))
+    if stated is None and (chosen.operation == "sigmoid" or not is_of_classes):
+        return None
     if chosen.operation == "sigmoid":
         raise EngineError(path, f"{chosen} has sigmoids, and a confidence needs scores around one softmax: name others")
     is_softmax = chosen.operation == "softmax"

@@ -313,13 +313,14 @@ class OutputRule:
         if is_known or tensor.is_float or tensor.dtype == "bool":
             return False
         values, limit = self._values([tensor])[tensor.name], min(np.iinfo(tensor.dtype).max, np.iinfo(np.uint16).max)
-        is_computed = tensor.operation in _LEVELS and values.max() > 1
-        if is_computed and values.max() <= limit / 2:
+        is_computed, found = tensor.operation in _LEVELS and values.max() > 1, np.unique(values)
+        is_mixed = values.max() == limit and 2 < len(found) <= _MANY_LEVELS  # noqa: PLR2004  255 may be "ignore".
+        if (is_computed and values.max() <= limit / 2) or (is_mixed and not is_computed):
             raise self._undecided(
                 f"{tensor} gave 0 to {values.max()} on noise, as class ids or a mask over the range of {tensor.dtype}: "
                 "give --output-kind class_ids or probabilities"
             )
-        return bool(is_computed or values.max() == limit or len(np.unique(values)) > _MANY_LEVELS)
+        return bool(is_computed or values.max() == limit or len(found) > _MANY_LEVELS)
 
     def _limit(self, tensor: Tensor, kind: OutputKind) -> str:
         """Returns the limit of the background as text; refuses numbers of which it is unknown."""

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from edge.sources.folder import no_camera
+from edge.sources.folder import named_lists, no_camera
 from edge.sources.source import IMAGE_SUFFIXES, SOURCES, kind_of, open_source
 from rosbag_tools.reading.bag import Bag, is_copy
 from shared.errors import SkylaneError
@@ -49,7 +49,7 @@ class Library:
 
     bags: tuple[LibraryBag, ...]
     refused: dict[str, str]  # Reasons by name: links that lead out of the library, unreadable folders and files.
-    ignored: tuple[str, ...]  # Names of files that are no bags.
+    ignored: tuple[str, ...]  # Names of files and folders that are no recordings.
 
 
 def scan(folder: Path, out: Path) -> Library:
@@ -62,7 +62,7 @@ def scan(folder: Path, out: Path) -> Library:
     Raises:
         LibraryError: the folder cannot be read, has no recording below it, or is the one for the results.
     """
-    if not folder.exists():
+    if not os.path.exists(folder):  # noqa: PTH110  Also for names that are too long.
         raise LibraryError(f"{folder} does not exist: give a recording or a folder of them; record a live camera first")
     if resolved(folder).is_relative_to(resolved(out) / "bags") or resolved(folder) == resolved(out):
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
@@ -73,6 +73,11 @@ def scan(folder: Path, out: Path) -> Library:
         found.take(folder)
     else:
         found.walk(folder)
+        if found.bags and all(_is_image_folder(bag.path) for bag in found.bags) and _has_images(folder):
+            raise LibraryError(
+                f"{folder} has images of its own beside folders of images: give one of the folders, or move its images into a "
+                "folder of their own"
+            )
         if not found.bags and not found.refused and _has_images(folder):
             found = _Findings(resolved(folder), resolved(out))
             found.take(folder)
@@ -88,7 +93,7 @@ def scan(folder: Path, out: Path) -> Library:
 
 
 def content_hash(path: Path) -> str:
-    """Returns the SHA-256 of a recording, of a bag that which `skylane bag info` shows. Reads all its files.
+    """Returns the SHA-256 of a recording, for a bag the one that `skylane bag info` shows. Reads all its files.
 
     Raises:
         SkylaneError: it is no recording, or cannot be read.
@@ -220,8 +225,14 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    names = (_METADATA, *_DATA_SUFFIXES) if (path / _METADATA).is_file() else IMAGE_SUFFIXES
+    is_images = _is_image_folder(path)
+    names = IMAGE_SUFFIXES if is_images else (_METADATA, *_DATA_SUFFIXES)
+    yield from named_lists(path) if is_images else ()
     yield from (file for file in path.iterdir() if file.name.lower().endswith(names) and file.is_file())
+
+
+def _is_image_folder(path: Path) -> bool:
+    return path.is_dir() and not (path / _METADATA).is_file()
 
 
 def _has_images(folder: Path) -> bool:

@@ -172,7 +172,7 @@ def certs(
         raise click.UsageError(
             "no certificate was requested: give --broker, --vehicle, --worker, --operator or --viewer, or --renew-list"
         )
-    authority = CertificateAuthority(folder, creates=bool(hosts) or not (again or revoked or renew_list))
+    authority = CertificateAuthority(folder, creates=not (again or revoked or renew_list))
     for name in revoked:
         count = authority.revoke(name)
         click.echo(f"{name}: certificates revoked: {count}; reload the broker to refuse them")

@@ -203,13 +203,16 @@ class DataFile:
                 return
             if not self.counts.total():  # It leaves out the channels, or how many messages each has.
                 self._stated = None
-            self.counts.clear()
+            self._forget_index()
             reader.close()
         except Exception as error:  # noqa: BLE001  rosbags and its codecs raise exceptions of any type for invalid bytes.
-            self.counts.clear()
-            self.start_ns = self.end_ns = 0
+            self._forget_index()
             self._stated = None
             self.index_damage = _reason(error)
+
+    def _forget_index(self) -> None:
+        self.counts.clear()
+        self.start_ns = self.end_ns = 0
 
     def _take_index(self, reader: Reader) -> None:
         for connection in reader.connections:

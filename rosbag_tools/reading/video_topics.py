@@ -75,7 +75,7 @@ def _packed_codec(item: Message | Damage) -> str:
     except SkylaneError:
         return ""
     if image.format.casefold().startswith(_VIDEO_FORMATS):
-        return str(image.format)
+        return str(re.split(r"[^A-Za-z0-9-]", image.format, maxsplit=1)[0])  # As in "h264; jpeg compressed".
     start = _START_CODE.match(bytes(image.data[:5]))
     return ("hevc" if start[0][-1] >> 1 in _HEVC_FIRST else "h264") if start else ""
 

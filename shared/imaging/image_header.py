@@ -34,6 +34,7 @@ _TABLES = (0xC4, 0xDB, 0xDD)  # Huffman tables, quantisation tables, restart int
 _METADATA = (*range(0xE0, 0xF0), 0xFE)  # Application segments and comments.
 _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
+_SEGMENTS = frozenset((*_TABLES, *_METADATA, *_START_OF_FRAME, 0xDA))  # A length follows.
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")  # In a scan, other bytes behind 0xff belong to its data.
 _SEARCH_BLOCK = 1 << 16  # Bytes searched at a time; larger temporary arrays would be allocated by mmap each time.
 _SCAN_HEADER = struct.Struct(">BBHB")  # Marker and length of a segment, then (for a scan) the number of components.
@@ -78,7 +79,7 @@ def jpeg_end(data: bytes) -> int:
         at, marker = found.end(), data[found.end() - 1]
         if marker == _END_OF_IMAGE:
             return at
-        if marker in (*_TABLES, *_METADATA, *_START_OF_FRAME, _START_OF_SCAN):
+        if marker in _SEGMENTS:
             at += int.from_bytes(data[at : at + 2])
     return 0
 

@@ -26,7 +26,7 @@ VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
-_OPTIONS = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
+_OPTIONS = {"err_detect": "explode"}
 
 _TOO_EARLY = "it comes before the first key frame of the stream"
 _DEPENDENT = "a frame before it is lost, and no key frame has come since"
@@ -51,6 +51,11 @@ _UPRIGHT = (1, 0, 0, 1)
 _NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
 _SMALL_BYTES = 16  # An MPEG-4 frame without changes.
 _TOLERANCE = 0.02  # Of the elements of a display matrix, relative to the largest.
+
+
+def most_pixels(context: Any) -> int:
+    """Returns the most pixels that a picture of a stream may have: decoders keep up to 16 pictures that others refer to."""
+    return MAX_PIXELS if context.codec.canonical_name == "mjpeg" else MAX_VIDEO_PIXELS
 
 
 class UnknownCodecError(SkylaneError):
@@ -103,8 +108,7 @@ class VideoDecoder:
     """
 
     def __init__(self, context: Any, angle: int = 0) -> None:
-        pixels = MAX_PIXELS if context.codec.canonical_name == "mjpeg" else MAX_VIDEO_PIXELS
-        context.options = {**context.options, **_OPTIONS, "max_pixels": str(pixels)}
+        context.options = {**context.options, **_OPTIONS, "max_pixels": str(most_pixels(context))}
         if context.name != "libdav1d":
             context.thread_count = 1  # FFmpeg's threads drop errors of slices, and do not look for missing ones.
         context.copy_opaque = True
@@ -240,8 +244,14 @@ class VideoDecoder:
             for frame in self._context.decode(packet):
                 self._take(frame)
         except VIDEO_ERRORS as error:
-            return self._waiting or f"it cannot be decoded: {getattr(error, 'strerror', None) or error}"
+            return self._failure(error)
         return ""
+
+    def _failure(self, error: Exception) -> str:
+        width, height, most = self._context.width, self._context.height, most_pixels(self._context)
+        if width * height > most:
+            return f"it declares {width}×{height}, more than {most} pixels"
+        return self._waiting or f"it cannot be decoded: {getattr(error, 'strerror', None) or error}"
 
     def _drain(self) -> None:
         with suppress(*VIDEO_ERRORS):

@@ -212,9 +212,10 @@ class Model:
                 name.
         """
         heads = {name: head.dtype for name, head in task_named(self.card.task).heads.items()}
-        found = outputs if isinstance(outputs, Mapping) else {"": outputs}
+        is_mapping = isinstance(outputs, Mapping)
+        found = outputs if is_mapping else {"": outputs}
         types = {name: str(getattr(values, "dtype", type(values).__name__)) for name, values in found.items()}
-        if {name: types.get(name) for name in heads} != heads:
+        if not is_mapping or {name: types.get(name) for name in heads} != heads:
             raise SkylaneError(
                 f"{self.card.name}: engine {self._engine.name} returns {types}, where the task {self.card.task} has {heads}"
             )

@@ -221,16 +221,12 @@ def accepts_certificate(address: Address, certificates: Certificates, timeout_s:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificates.certificate is not None:
         _identify(context, address, certificates)
-    try:
-        with (
-            socket.create_connection((address.host, address.port), timeout=timeout_s) as plain,
-            context.wrap_socket(plain) as secured,
-        ):
-            secured.recv(1)  # The alert of a server that rejects it.
-    except TimeoutError:
-        return True
-    except OSError:
-        pass
+    with suppress(OSError), socket.create_connection((address.host, address.port), timeout=timeout_s) as plain:
+        try:
+            with context.wrap_socket(plain) as secured:
+                secured.recv(1)  # The alert of a server that rejects it.
+        except TimeoutError:
+            return True
     return False
 
 

@@ -13,7 +13,7 @@ def mean_interval(values: Sequence[float], *, share_of: float | None = None) -> 
     """Returns Student's 95 % interval of the mean, or NaN for fewer than three values and for equal ones.
 
     Equal values have no spread, from which nothing follows for other runs. With `share_of`, the values are 0 to
-    that number: an interval that would leave this range is computed from log odds instead (delta method).
+    that number: an end that would leave this range is computed from log odds instead (delta method).
 
     Raises:
         ModuleNotFoundError: SciPy is not installed.
@@ -24,8 +24,10 @@ def mean_interval(values: Sequence[float], *, share_of: float | None = None) -> 
 
     mean = fmean(values)
     reach = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * stdev(values) / math.sqrt(len(values))
-    if share_of is not None and not reach <= mean <= share_of - reach:
+    low, high = mean - reach, mean + reach
+    if share_of is not None and not 0 <= low <= high <= share_of:
         share = mean / share_of
-        odds, reach = logit(share), reach / share_of / (share * (1 - share))
-        return share_of * float(expit(odds - reach)), share_of * float(expit(odds + reach))
-    return mean - reach, mean + reach
+        odds, odds_reach = logit(share), reach / share_of / (share * (1 - share))
+        low = low if low >= 0 else share_of * float(expit(odds - odds_reach))
+        high = high if high <= share_of else share_of * float(expit(odds + odds_reach))
+    return low, high

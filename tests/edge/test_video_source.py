@@ -442,6 +442,7 @@ def test_a_trimmed_video_starts_where_its_edit_list_says(tmp_path: Path, kind: s
         (b"", "is empty"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
         (b"\0\0\0\x10ftypisom\0\0\0\0\0\1\0\0mdat" + bytes(99), "has no index .moov."),
+        (b"\0\0\0\1ftyp" + bytes(8) + b"isom" * 20, "has no index .moov."),  # A box of 0 bytes.
         (b"<html>" + bytes(99), "cannot be played"),
     ],
 )

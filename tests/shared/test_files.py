@@ -160,7 +160,7 @@ def test_a_file_that_is_changed_in_place_has_one_name(
     victim = Path("victim")
     victim.write_text("precious")
     _VICTIMS[kind](Path("own"), tmp_path / victim)
-    with pytest.raises(OSError, match="it is a link or no regular file: remove it"):
+    with pytest.raises(OSError, match="it is a link, has another name too, or is no regular file"):
         open_own(Path("own"))
     create_file(Path("own")).close()
     with open_own(Path("own")) as file:

@@ -8,12 +8,12 @@ from typing import Any
 import cv2
 import numpy as np
 
-from analysis.logs import synthetic_run
 from shared.runlog.latency_log import LatencyRow, Outcome
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from shared.stages import CLOUD_STAGES, Stage
+from tests.support import plain_run
 
-CAMERA, BEGAN_NS = synthetic_run.CAMERA, synthetic_run.BEGAN_NS
+CAMERA, BEGAN_NS = plain_run.CAMERA, plain_run.BEGAN_NS
 _MS = 1_000_000
 _PREPARED = (Stage.TAKEN, Stage.DEMOSAICED, Stage.PREPROCESSED)
 _GATED_MS, _INFERRED_LOCALLY_MS = 0.4, 12.0
@@ -28,7 +28,7 @@ _FROM_INFERRED = {*CLOUD_STAGES[CLOUD_STAGES.index(Stage.INFERRED) :], Stage.RET
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticRunPlan(synthetic_run.SyntheticRunPlan):
+class SyntheticRunPlan(plain_run.SyntheticRunPlan):
     """Settings of a synthetic run."""
 
     overlays: int = 0  # Number of frames with an overlay image, from the first on.
@@ -50,7 +50,7 @@ def write_run(folder: Path, plan: SyntheticRunPlan) -> Path:
             results.append(row)
         return row
 
-    synthetic_run.write_run(folder, plan, change)
+    plain_run.write_run(folder, plan, change)
     if plan.reused or plan.local:
         manifest = read_manifest(folder)
         manifest["configuration"]["cascade"] = bool(plan.local)

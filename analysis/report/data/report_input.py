@@ -125,7 +125,7 @@ class StudyLog:
             cells = [cell for cell in self.cells if cell.key in served]
             for axis in self.axes if len(set(served)) > 1 else ():
                 values = dict.fromkeys((str(cell.settings[axis]), served[cell.key]) for cell in cells)
-                if len(values) == len(dict(values)):
+                if len(values) == len({setting for setting, _ in values}):
                     listed = ", ".join(f"{value} for {setting}" for setting, value in values)
                     yield f"The {name} is no axis of this study, but follows from its {axis}: {listed}."
                     break

@@ -61,7 +61,9 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
             if shape is None and section.kind in THRESHOLDS:
                 raise EngineError(path, f"output {section.tensor!r} has no known shape: kind {section.kind} needs one")
             return _class_ids(output, shape, section, preprocessor, manifest)
-        case _ if head == CONFIDENCE_HEAD and shape is not None:
+        case _ if head == CONFIDENCE_HEAD:
+            if shape is None:
+                raise EngineError(path, f"output {section.tensor!r} has no known shape: a confidence needs one")
             scores = tf.cast(output, tf.float32)
             if scores_axis(shape, section, preprocessor, manifest) == 1:
                 scores = tf.transpose(scores, (0, 2, 3, 1))

@@ -53,8 +53,9 @@ class ResultWriter:
         try:
             masks, table = self._open()
             table.add(frame, masks.write(frame))
+            camera = self._cameras[frame.camera]  # Also without a picture, so that the names are those of the masks.
             if frame.picture:
-                path = self._folder / "pictures" / self._cameras[frame.camera] / f"{frame.index:06d}.jpg"
+                path = self._folder / "pictures" / camera / f"{frame.index:06d}.jpg"
                 write_file(path, frame.picture, self._folder)
             self.frames += 1
         except (SkylaneError, OSError) as error:

@@ -354,6 +354,45 @@ def test_probabilities_without_a_known_half_are_refused(tmp_path: Path, dtype: s
         inspect(tmp_path / "m.onnx", options=Options(output_kind=OutputKind.PROBABILITIES))
 
 
+def test_class_ids_beside_255_are_no_mask_over_the_range(tmp_path: Path) -> None:
+    """255 is what segmentation data sets give pixels that do not count."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 5, after=[("ArgMax", {"axis": 1})])
+    model = onnx.load(tmp_path / "m.onnx")
+    (answer,) = [node for node in model.graph.node if node.output[0] == "answer"]
+    (source,) = answer.input
+    make, numbers = onnx.helper.make_node, onnx.numpy_helper
+    model.graph.node.remove(answer)
+    model.graph.node.extend(
+        [
+            make("Equal", [source, "four"], ["is_four"]),
+            make("Where", ["is_four", "ignore", source], ["ids"]),
+            make("Cast", ["ids"], ["answer"], to=onnx.TensorProto.UINT8),
+        ]
+    )
+    model.graph.initializer.extend(
+        [numbers.from_array(np.int64(4), "four"), numbers.from_array(np.int64(255), "ignore")]
+    )
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(UndecidedError, match="give --output-kind class_ids or probabilities"):
+        inspect(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(("operation", "channels"), [("Sigmoid", 5), ("Identity", 1), ("Identity", 16)])
+def test_another_map_beside_a_mask_is_not_taken_for_its_scores(tmp_path: Path, operation: str, channels: int) -> None:
+    """A depth, an edge or features: without --confidence, nothing must be refused."""
+    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 5, after=[("ArgMax", {"axis": 1})])
+    model = onnx.load(tmp_path / "m.onnx")
+    helper = onnx.helper
+    kernel = np.ones((channels, 3, 1, 1), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(kernel, "w2"))
+    model.graph.node.append(helper.make_node("Conv", ["image", "w2"], ["map2"], kernel_shape=[1, 1]))
+    model.graph.node.append(helper.make_node(operation, ["map2"], ["other"]))
+    model.graph.output.append(helper.make_tensor_value_info("other", onnx.TensorProto.FLOAT, (1, channels, 64, 96)))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert inspect(tmp_path / "m.onnx", options=Options(labels=5)).manifest.confidence is None
+
+
 def test_few_levels_may_be_class_ids(tmp_path: Path) -> None:
     """A mask of 0 to 100 in uint8 is neither over the whole range nor surely class ids."""
     _levels(tmp_path / "m.onnx", 1, "UINT8", 100.0)

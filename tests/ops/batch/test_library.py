@@ -4,9 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ops.batch.library import LibraryError, ends_hash, scan
+from ops.batch.library import LibraryError, content_hash, ends_hash, scan
+from shared.imaging.image_files import write_png
 from tests.ops.batch.rig import write_bag
 
 
@@ -128,6 +130,31 @@ def test_videos_and_folders_of_images_are_recordings(tmp_path: Path) -> None:
     assert found.bags[1].size_bytes == 2
     assert names(tmp_path / "a.MP4", tmp_path / "out") == ["a.MP4"]
     assert names(tmp_path / "seq" / "images", tmp_path / "out") == ["images"]
+
+
+def test_another_list_of_times_is_another_recording(tmp_path: Path) -> None:
+    """Its stamps are in the table of the batch, which would stay as it is; it lies beside the folder of images."""
+    (tmp_path / "image_02" / "data").mkdir(parents=True)
+    for name in ("0", "1"):
+        write_png(tmp_path / "image_02" / "data" / f"{name}.png", np.zeros((8, 8, 3), np.uint8))
+    times, found = tmp_path / "image_02" / "timestamps.txt", []
+    for text in ("1400000000\n1400000001\n", "1400000000\n1400000001.5\n"):
+        times.write_text(text)
+        (bag,) = scan(tmp_path, tmp_path / "out").bags
+        found.append((bag.size_bytes, content_hash(bag.path)))
+    assert found[0][0] < found[1][0]
+    assert found[0][1] != found[1][1]
+
+
+def test_images_in_two_levels_are_refused(tmp_path: Path) -> None:
+    """`play` takes the images of the folder itself; either choice would leave out the others."""
+    for name in ("0.png", "rear/0.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(LibraryError, match="has images of its own beside folders of images"):
+        scan(tmp_path, tmp_path / "out")
+    with pytest.raises(LibraryError, match="does not exist"):
+        scan(tmp_path / ("x" * 300), tmp_path / "out")
 
 
 def test_pictures_beside_recordings_hide_none_of_them(tmp_path: Path) -> None:

@@ -254,6 +254,19 @@ def test_what_follows_from_an_axis_is_no_second_axis(tmp_path: Path) -> None:
     assert [row["model"] for row in _rows(tmp_path, overhead.chapter, "overhead")] == ["a", "b"]
 
 
+def test_what_follows_from_one_axis_is_not_said_of_another(tmp_path: Path) -> None:
+    """Both models are served over both links."""
+    cells = {
+        f"{model}.{link}": {"model": model, "precision": precision, "link": link}
+        for model, precision in (("a", "fp32"), ("b", "fp16"))
+        for link in ("none", "5g")
+    }
+    study = _planned(_study(tmp_path, cells, {}), link=["none", "5g"], model=["a", "b"], precision=[None])
+    assert [*study.consequences()] == [
+        "The precision is no axis of this study, but follows from its model: fp32 for a, fp16 for b."
+    ]
+
+
 def test_a_planned_default_is_compared_with_the_default(tmp_path: Path) -> None:
     """The table of runs has what was served; the same precision may also have been planned."""
     cells = {
