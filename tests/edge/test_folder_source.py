@@ -214,7 +214,11 @@ def test_a_list_with_several_columns_is_used(tmp_path: Path, camera: str, listed
         ("data.csv", "index,class\n0,car\n1,van\n", "there is no list of times"),
         ("data.csv", "x,y\n1,5\n2,4\n", "there is no list of times"),
         ("inference_times.csv", "ms\n12\n13\n", "there is no list of times"),
-        ("rgb.txt", "# timestamp [ms] name\n0 00000.png\n33 00001.png\n", "rgb.txt: 'timestamp [ms] name' is not in seconds"),
+        (
+            "rgb.txt",
+            "# timestamp [ms] name\n0 00000.png\n33 00001.png\n",
+            "rgb.txt: 'timestamp [ms] name' is not in seconds",
+        ),
     ],
 )
 def test_a_list_that_is_not_used_is_named(tmp_path: Path, listed: str, text: str, problem: str) -> None:
