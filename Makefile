@@ -113,7 +113,6 @@ bench: dev
 	@$(BIN)/skylane bench gateway
 	@$(BIN)/skylane bench baselines
 	@$(BIN)/skylane bench batch
-	@$(BIN)/skylane bench vehicle
 
 # Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; more than half an hour.
 fleet: dev

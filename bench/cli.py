@@ -27,7 +27,6 @@ BENCHES = {
         ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),
         ("tls", "bench.tls", "Compare a broker with TLS with a plain one."),
         ("transports", "bench.transports", "Compare the transports to the same worker."),
-        ("vehicle", "bench.vehicle", "Measure the vehicle's time per frame and its memory."),
     )
 }
 

@@ -378,7 +378,6 @@ def _write(file: Path, content: bytes, mode: int) -> None:
     """Replaces a file atomically, also a read-only one, with the mode set from the start."""
     draft = file.with_name(f"{file.name}.new")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         with create_file(draft, mode) as new:
             new.write(content)
         draft.replace(file)

@@ -76,7 +76,6 @@ _ARGUMENTS = {
     "tensorflow": (*_MODEL, "--rounds", "1", "--variant", "Session.run"),
     "tls": (*_MODEL, "--rounds", "1", "--frames", "2", "--messages", "8"),
     "transports": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--transport", "mqtt", "--transport", "grpc"),
-    "vehicle": (*_BAG, "--frames", "600", "--height", "64", "--width", "96"),
 }
 _WITHOUT_TABLES = {"peers"}  # The peers may not be installed.
 
