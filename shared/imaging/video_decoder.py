@@ -24,6 +24,7 @@ from shared.imaging.video_bitstream import MAX_VIDEO_PIXELS, Bitstream, PacketFa
 VIDEO_ERRORS = (av.FFmpegError, OSError, ValueError)
 
 MAX_PACKET_BYTES = 1 << 25  # An encoded frame; cameras need less than a tenth.
+_PLAIN_BITS = 12  # Of a pixel in 4:2:0 with 8 bits.
 _LONGEST_DELAY = 64  # A packet without a picture is lost after as many packets; decoders hold back at most 16 frames.
 _TOPIC_THREADS = 2  # Threads of a topic's AV1 decoder: a bag has several topics.
 _OPTIONS = {"err_detect": "explode"}
@@ -232,7 +233,7 @@ class VideoDecoder:
             return "it is empty"
         if len(view) > MAX_PACKET_BYTES:
             return f"it has {len(view)} bytes, more than {MAX_PACKET_BYTES}"
-        if problem := self._bitstream.problem(view):
+        if problem := self._bitstream.problem(view) or self._oversize():
             return problem
         has_lengths = self._is_topic and self._codec in ("h264", "hevc") and b"\0\0\1" not in bytes(view[:64])
         if self._context.codec.name == _STRICT_VP9:
@@ -244,14 +245,16 @@ class VideoDecoder:
             for frame in self._context.decode(packet):
                 self._take(frame)
         except VIDEO_ERRORS as error:
-            return self._failure(error)
+            problem = self._oversize() or self._waiting
+            return problem or f"it cannot be decoded: {getattr(error, 'strerror', None) or error}"
         return ""
 
-    def _failure(self, error: Exception) -> str:
+    def _oversize(self) -> str:
+        """Returns why the pictures of the stream are too large, as far as its headers were read."""
         width, height, most = self._context.width, self._context.height, most_pixels(self._context)
-        if width * height > most:
-            return f"it declares {width}×{height}, more than {most} pixels"
-        return self._waiting or f"it cannot be decoded: {getattr(error, 'strerror', None) or error}"
+        if self._context.format is not None and not self._context.codec.intra_only:
+            most = most * _PLAIN_BITS // max(_PLAIN_BITS, self._context.format.padded_bits_per_pixel)
+        return f"it declares {width}×{height}, more than {most} pixels" if width * height > most else ""
 
     def _drain(self) -> None:
         with suppress(*VIDEO_ERRORS):

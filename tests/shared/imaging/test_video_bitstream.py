@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import av
 import pytest
 
 from shared.imaging.video_bitstream import Bitstream, as_superframe
+from shared.imaging.video_decoder import VideoDecoder, topic_packet
 
 ROOT = Path(__file__).parents[3]
 KEY, INTER, INTRA_ONLY = "0" + "1" + "0", "1" + "1" + "0", "1" + "0" + "0" + "1" + "00"
@@ -129,3 +133,22 @@ def test_a_hostile_stream_takes_little_memory() -> None:
     """Changed headers of a small video took 3.5 GB, which ended the vehicle."""
     done = subprocess.run([sys.executable, "-c", _PLAY], capture_output=True, text=True, check=True, cwd=ROOT)
     assert int(done.stdout) < 600_000
+
+
+@pytest.mark.parametrize(("side", "layout", "most"), [(4352, "yuv420p", 16_777_216), (2100, "yuv444p10le", 4_194_304)])
+def test_what_a_stream_declares_bounds_its_pictures(side: int, layout: str, most: int) -> None:
+    """Decoders keep up to 16 pictures: in 4:4:4 with 10 bits, one has four times the bytes."""
+    context: Any = av.CodecContext.create("libx264", "w")
+    context.width = context.height = side
+    context.pix_fmt, context.time_base, context.thread_count = layout, Fraction(1, 10), 1
+    context.options = {"preset": "ultrafast", "tune": "zerolatency"}
+    packets = []
+    for index in range(2):
+        frame = av.VideoFrame(side, side, layout)
+        frame.pts = index
+        for plane in frame.planes:
+            plane.update(bytes(plane.buffer_size))
+        packets += [bytes(packet) for packet in context.encode(frame)]
+    decoder = VideoDecoder.named("h264", packets[0])
+    results = [each for index, data in enumerate(packets) for each in decoder.decode(index, topic_packet(data, index))]
+    assert f"it declares {side}×{side}, more than {most} pixels" in {each.reason for each in results}
