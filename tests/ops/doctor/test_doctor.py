@@ -379,7 +379,7 @@ def test_the_port_of_another_worker(mosquitto_broker: Broker) -> None:
         code = "import sys, time; time.sleep(600)"
         words = ["cloud", "serve", "--worker", "w-fast"]
         with subprocess.Popen([sys.executable, "-c", code, *words], pass_fds=[holder.fileno()]) as process:
-            holder.detach()
+            holder.close()  # The other process alone has the port.
             try:
                 options = ("--http", address, "--broker", mosquitto_broker.url, "--models", ROOT / "models")
                 _, other = doctor("worker", "--worker", "w-slow", *options)
