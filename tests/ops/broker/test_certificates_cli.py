@@ -34,6 +34,13 @@ def test_one_command_creates_the_certificates_of_a_deployment(tmp_path: Path) ->
     assert certs(tmp_path / "certs", *names).output.count("kept") == 4
 
 
+def test_renewing_needs_the_authority(tmp_path: Path) -> None:
+    """In a wrong folder, a new one would issue certificates that no node trusts."""
+    run = certs(tmp_path / "wrong", "--broker", "localhost", "--again")
+    assert "holds no authority" in str(run.exception)
+    assert not (tmp_path / "wrong" / "ca.crt").exists()
+
+
 def test_revoking_says_to_reload_the_broker(tmp_path: Path) -> None:
     """The broker reads the revocation list when it starts, and on SIGHUP."""
     certs(tmp_path, "--vehicle", "car-1")
