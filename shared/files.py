@@ -134,9 +134,8 @@ def _draft(path: Path, root: Path | None = None) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     if path.parent.resolve() == _DEVICES:  # As for /dev/stdout, a link that leads to a file.
         raise OSError(errno.EINVAL, "it is a device: give a regular file", str(path))
-    return path.with_name(
-        f"{path.name[-40:]}.{os.getpid()}.new"
-    )  # Not that of another process which writes the same file.
+    # Another process that writes the same file has another draft.
+    return path.with_name(f"{path.name[-40:]}.{os.getpid()}.new")
 
 
 def make_folder(folder: Path, root: Path | None = None) -> None:

@@ -88,7 +88,7 @@ class _Pending(NamedTuple):
 def is_whole_jpeg(data: bytes) -> bool:
     """Returns False for a JPEG that ends before its picture, which other decoders complete in grey."""
     context: Any = av.CodecContext.create("mjpeg", "r")
-    context.options = _OPTIONS
+    context.options = {**_OPTIONS, "max_pixels": str(most_pixels(context))}
     try:
         context.decode(av.Packet(data))
     except VIDEO_ERRORS as error:
