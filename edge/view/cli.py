@@ -1,7 +1,7 @@
 """The command `skylane view`: opens a finished run in Rerun."""
 
 import signal
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -30,8 +30,6 @@ def view(run: Path, source: str | None) -> None:
             else:
                 draw_run(run, source, viewer.scene)
             viewer.scene.play()
-            click.echo(f"{viewer.address}\n{viewer.note}; Ctrl-C ends it")
-            try:
+            with suppress(KeyboardInterrupt):  # The line is what others wait for before they end this command.
+                click.echo(f"{viewer.address}\n{viewer.note}; Ctrl-C ends it")
                 signal.pause()
-            except KeyboardInterrupt:
-                return

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -154,15 +155,23 @@ class Vehicle:
         self.online = self._transport.workers.online
 
     def play(self, on_tick: Callable[[], None] = lambda: None) -> Rows:
-        """Plays to the end, closes everything, and returns the rows of the log."""
+        """Plays to the end, closes everything, and returns the rows of the log. What `on_tick` waits for must come in time."""
+        ends = time.monotonic() + 2 * WAIT_S
+
+        def tick() -> None:
+            if time.monotonic() > ends:
+                self.stop()
+            on_tick()
+
         try:
-            self._node.run(on_tick)
+            self._node.run(tick)
         finally:
             self._transport.close()
             self._log.__exit__()
             self._source.close()
             self._opened.close()
         assert not self._node.faults
+        assert time.monotonic() < ends, "what the tick waits for did not come"
         rows = list(read_rows(self.out))
         check(rows)
         assert len(rows) == self.counts().read

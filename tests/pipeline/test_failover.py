@@ -98,19 +98,22 @@ def test_late_answers_of_a_resumed_worker_are_duplicates(mosquitto_url: str, tmp
     with null_workers(mosquitto_url, model, WORKERS, think_ms=30) as processes:
         frozen = processes[0].pid
         vehicle = Vehicle(
-            connect(mosquitto_url), pictures(tmp_path, 40), tmp_path / f"car-{model}", model=model, window=3, loop=True
+            connect(mosquitto_url), pictures(tmp_path, 40), tmp_path / f"car-{model}", model=model, window=6, loop=True
         )
-        stopped_at: list[int] = []
+        turns = iter(range(10, 10**6, 20))
+        turn = next(turns)
 
         def tick() -> None:
+            """Freezes the worker for 20 answers at a time, until it held a frame that another answered."""
+            nonlocal turn
             counts = vehicle.counts()
-            if not stopped_at and vehicle.answered() >= 10:
-                os.kill(frozen, signal.SIGSTOP)
-                stopped_at.append(vehicle.answered())
-            elif stopped_at and counts.retry_won >= 2:
-                os.kill(frozen, signal.SIGCONT)
             if counts.ignored_answers.get("duplicate"):
                 vehicle.stop()
+            elif counts.retry_won:
+                os.kill(frozen, signal.SIGCONT)
+            elif vehicle.answered() >= turn and not counts.retried:
+                os.kill(frozen, signal.SIGCONT if turn % 40 == 30 else signal.SIGSTOP)
+                turn = next(turns)
 
         rows = vehicle.play(tick)
     outcomes = count_outcomes(rows)
