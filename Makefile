@@ -71,12 +71,12 @@ RESULTS := build/results
 results: dev
 	@.ci/install-real-parts
 	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
-	$(BIN)/skylane bench overhead --rounds 4 --frames 15 --json >$(RESULTS)/overhead.json
-	$(BIN)/skylane bench transports --models models --rounds 3 --frames 16 --json $(RESULTS)/transports-jpeg.json
-	$(BIN)/skylane bench transports --models models --rounds 3 --frames 16 --codec raw --json $(RESULTS)/transports-raw.json
-	$(BIN)/skylane bench baselines --rounds 2 --frames 10 --json $(RESULTS)/baselines.json
-	$(BIN)/skylane bench saturation --models models --rounds 2 --seconds 10 --json >$(RESULTS)/saturation.json
-	$(BIN)/skylane bench gateway --models models --seconds 8 --rounds 3 --json $(RESULTS)/gateway.json
+	$(BIN)/python -m bench overhead --rounds 4 --frames 15 --json >$(RESULTS)/overhead.json
+	$(BIN)/python -m bench transports --models models --rounds 3 --frames 16 --json $(RESULTS)/transports-jpeg.json
+	$(BIN)/python -m bench transports --models models --rounds 3 --frames 16 --codec raw --json $(RESULTS)/transports-raw.json
+	$(BIN)/python -m bench baselines --rounds 2 --frames 10 --json $(RESULTS)/baselines.json
+	$(BIN)/python -m bench saturation --models models --rounds 2 --seconds 10 --json >$(RESULTS)/saturation.json
+	$(BIN)/python -m bench gateway --models models --seconds 8 --rounds 3 --json $(RESULTS)/gateway.json
 	$(BIN)/skylane study run docs/results/data/link.yaml --models models --seed 2026 --out $(RESULTS)/link
 	$(BIN)/skylane report $(RESULTS)/link --json >$(RESULTS)/link.json
 	cp $(RESULTS)/*.json docs/results/data/
@@ -88,7 +88,7 @@ results-noscope: dev
 	@.ci/install-real-parts
 	@rm -rf $(NOSCOPE) && mkdir -p $(NOSCOPE)
 	@test -d models/car-reference || $(BIN)/skylane model build car-reference --models models
-	$(BIN)/skylane bench baselines noscope --models models --json docs/results/data/noscope.json
+	$(BIN)/python -m bench baselines noscope --models models --json docs/results/data/noscope.json
 	$(BIN)/skylane study run configs/studies/noscope.yaml --models models --out $(NOSCOPE)/study
 	PYTHONPATH=. $(BIN)/python docs/noscope_results.py $(NOSCOPE)/study/runs.csv docs/results/data/noscope-study.json
 	PYTHONPATH=. $(BIN)/python docs/generate_results.py
@@ -96,30 +96,30 @@ results-noscope: dev
 # How right the outputs of each presenter are, on docs/results/freshness.md: ten minutes on two idle cores, less with the drives
 # of an earlier run in runs/freshness (3 GB).
 freshness: dev
-	$(BIN)/skylane bench freshness --live --models models --json docs/results/data/freshness.json
+	$(BIN)/python -m bench freshness --live --models models --json docs/results/data/freshness.json
 	PYTHONPATH=. $(BIN)/python docs/generate_results.py
 
 bench: dev
-	@$(BIN)/skylane bench overhead --isolate
-	@$(BIN)/skylane bench overhead --codec raw
-	@$(BIN)/skylane bench tensorflow
-	@$(BIN)/skylane bench engines
-	@$(BIN)/skylane bench saturation
-	@$(BIN)/skylane bench failover
-	@$(BIN)/skylane bench swap
-	@$(BIN)/skylane bench tls
-	@$(BIN)/skylane bench transports
-	@$(BIN)/skylane bench transports --codec raw
-	@$(BIN)/skylane bench gateway
-	@$(BIN)/skylane bench baselines
-	@$(BIN)/skylane bench batch
+	@$(BIN)/python -m bench overhead --isolate
+	@$(BIN)/python -m bench overhead --codec raw
+	@$(BIN)/python -m bench tensorflow
+	@$(BIN)/python -m bench engines
+	@$(BIN)/python -m bench saturation
+	@$(BIN)/python -m bench failover
+	@$(BIN)/python -m bench swap
+	@$(BIN)/python -m bench tls
+	@$(BIN)/python -m bench transports
+	@$(BIN)/python -m bench transports --codec raw
+	@$(BIN)/python -m bench gateway
+	@$(BIN)/python -m bench baselines
+	@$(BIN)/python -m bench batch
 
 # Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; more than half an hour.
 fleet: dev
 	@.ci/install-real-parts
-	@$(BIN)/skylane bench fleet --suite targets
-	@$(BIN)/skylane bench fleet --suite sweep --rounds 1
-	@$(BIN)/skylane bench fleet --suite formula --rounds 1
+	@$(BIN)/python -m bench fleet --suite targets
+	@$(BIN)/python -m bench fleet --suite sweep --rounds 1
+	@$(BIN)/python -m bench fleet --suite formula --rounds 1
 
 # Five minutes: the formats of TensorFlow, two codecs, one vehicle and four.
 study: dev
@@ -144,8 +144,8 @@ fuzz: dev
 
 # Skylane beside Triton, Ray Serve, BentoML, LitServe, MLServer and TorchServe; 11 GB of environments the first time.
 peers: dev
-	@$(BIN)/skylane bench peers --prepare
-	@$(BIN)/skylane bench peers
+	@$(BIN)/python -m bench peers --prepare
+	@$(BIN)/python -m bench peers
 
 # Known holes in what we depend on, and what each image is made of (build/sbom).
 audit: dev
@@ -166,7 +166,7 @@ wheel: venv
 # Skylane with the setuptools of their lock.
 lock:
 	$(COMPILE) --extra demo --extra openvino --extra local --extra convert --extra gateway --extra transports \
-		--extra ray --extra bench --extra figures --extra view --extra metrics --extra otel --extra dev setup.cfg -o requirements-dev.lock
+		--extra ray --extra resources --extra figures --extra view --extra metrics --extra otel --extra dev setup.cfg -o requirements-dev.lock
 	$(COMPILE_PART) --extra demo --extra gateway --extra transports setup.cfg -o requirements.lock
 	printf 'setuptools>=77\ncryptography>=42\n' | $(COMPILE_PART) --extra edge --extra local --extra transports \
 		--extra metrics setup.cfg - -o edge/requirements.lock

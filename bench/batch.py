@@ -1,4 +1,4 @@
-"""`skylane bench batch`: what a batch over a library of bags costs beside its inference, and what it survives.
+"""`python -m bench batch`: what a batch over a library of bags costs beside its inference, and what it survives.
 
 The candidates are the executors, and the engine alone in as many processes: they call the model directly with prepared
 frames, and do nothing else. On request, the benchmark also kills processes of a batch at random and compares its results

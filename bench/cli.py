@@ -1,17 +1,14 @@
-"""`skylane bench`: benchmarks that report ratios measured in one run."""
-
-from importlib.util import find_spec
+"""`python -m bench`: benchmarks that report ratios measured in one run."""
 
 import click
 
-from ops.processes.child import BenchError
 from shared.lazy_group import CommandEntry, LazyGroup
 from shared.runtime.processes import interrupt_on_termination
 
 BENCHES = {
-    name: CommandEntry(f"{module}:{name}", "bench,demo", summary)
+    name: CommandEntry(f"{module}:{name}", "dev", summary)
     for name, module, summary in (
-        ("baselines", "bench.baselines.cli", "Compare with the original systems; needs a checkout of the repository."),
+        ("baselines", "bench.baselines.cli", "Compare with the original systems."),
         ("batch", "bench.batch", "Compare `skylane batch` with the engine alone."),
         ("codecs", "bench.codecs", "Compare codecs of frames: accuracy, bytes and time."),
         ("engines", "bench.engines", "Compare OpenVINO with TensorFlow, bare and end to end."),
@@ -19,9 +16,9 @@ BENCHES = {
         ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),
         ("freshness", "bench.freshness.freshness_bench", "Compare presenters on recorded drives."),
         ("gateway", "bench.load", "Run clients at all endpoints of one worker at once."),
-        ("link", "bench.link", "Emulate a link with known faults between vehicle and broker."),
+        ("link", "bench.link", "Measure how accurate emulated links are."),
         ("overhead", "bench.overhead", "Compare the whole round trip with direct inference."),
-        ("peers", "bench.peers.cli", "Compare with other serving systems; needs a checkout of the repository."),
+        ("peers", "bench.peers.cli", "Compare with other serving systems."),
         ("saturation", "bench.load", "Offer a worker more than it can do."),
         ("swap", "bench.model_swap", "Swap the version of a model repeatedly while vehicles play."),
         ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),
@@ -31,20 +28,7 @@ BENCHES = {
 }
 
 
-class _BenchGroup(LazyGroup):
-    """The benchmarks, among them those that the wheel does not contain."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """See LazyGroup."""
-        if cmd_name in ("baselines", "peers") and find_spec(f"bench.{cmd_name}") is None:
-            raise BenchError(
-                f"'skylane bench {cmd_name}' needs a checkout of the repository, which contains the systems it compares with: "
-                f"run it there, after 'make dev'"
-            )
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=_BenchGroup, entries=BENCHES)
+@click.group(cls=LazyGroup, entries=BENCHES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.pass_context
 def bench(context: click.Context) -> None:
     """Measure the cost of offloading, as ratios to bare inference."""

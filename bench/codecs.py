@@ -1,4 +1,4 @@
-"""`skylane bench codecs`: what the codec of the frames costs a model in accuracy, beside bytes and time.
+"""`python -m bench codecs`: what the codec of the frames costs a model in accuracy, beside bytes and time.
 
 Each frame is prepared, encoded and decoded as vehicle and worker do it, once per codec and quality. The model's results are
 compared with the true labels of the drive, and with its own results for the raw frames.

@@ -1,4 +1,4 @@
-"""`skylane bench engines`: compares other engines and lower precisions with TensorFlow, bare and end to end.
+"""`python -m bench engines`: compares other engines and lower precisions with TensorFlow, bare and end to end.
 
 Each candidate has its own broker and worker, which are idle during the turns of the others. In every turn it answers the
 same frames, one in flight and then several, and is called directly. At the end, each candidate answers every frame once

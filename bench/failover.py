@@ -1,4 +1,4 @@
-"""`skylane bench failover`: the cost of a worker that dies or stops, for the vehicles, with and without retries."""
+"""`python -m bench failover`: the cost of a worker that dies or stops, for the vehicles, with and without retries."""
 
 import os
 import signal

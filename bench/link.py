@@ -1,114 +1,34 @@
-"""`skylane bench link`: emulates a link with known faults until Ctrl-C, or measures how accurate emulated links are."""
+"""`python -m bench link`: measures how accurate emulated links are on this machine."""
 
-import json
-import signal
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import click
-from rich.console import Console
 
 from analysis.statistics.samples import spread
 from bench.harness import OnStep, show
-from ops.link.link import LOOPBACK, Link, LinkCounts
-from shared.flags import ValidatedText, WholeRange, number, override
-from shared.network.endpoint import Endpoint
-from shared.network.link_spec import PROFILES, LinkSpec
+from ops.link.link import LOOPBACK, Link
+from shared.flags import WholeRange
+from shared.network.link_spec import LinkSpec
 from shared.quiet import progress_console
 from shared.runlog.percentiles import NOTE, shown
 from shared.runtime.machine import machine
 from shared.terminal_table import Table, result_table
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_STATUS_INTERVAL_S = 1.0
-_DEFAULT_PORT = 1884  # The broker's default port plus one.
-
-
-def _spec_options(command: Command) -> Command:
-    """Adds an option for every key of a link's specification."""
-    for name, field in reversed(LinkSpec.model_fields.items()):
-        command = click.option(
-            f"--{name.replace('_', '-')}", name, type=number(LinkSpec, name), help=field.description
-        )(command)
-    return command
-
 
 @click.command()
-@click.option("--to", type=ValidatedText("HOST:PORT", Endpoint.parse), help="Address of the broker.")
-@click.option(
-    "--listen",
-    type=WholeRange(0, 65535),
-    default=_DEFAULT_PORT,
-    show_default=True,
-    help="Port to listen on; 0 selects a free port.",
-)
-@click.option(
-    "--profile", type=click.Choice([*PROFILES]), default="none", show_default=True, help="Predefined properties."
-)
-@_spec_options
-@click.option("--check", is_flag=True, help="Measure the accuracy of emulated links on this machine instead.")
-@click.option(
-    "--round-trips", type=WholeRange(10, 100_000), default=200, show_default=True, help="Round trips of --check."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print only the counts, or the result of --check, as JSON.")
-def link(
-    to: str | None, listen: int, profile: str, *, check: bool, round_trips: int, as_json: bool, **faults: Any
-) -> None:
-    """Emulate a link with known faults between vehicle and broker until Ctrl-C; options override the profile."""
-    if check:
-        with progress_console().status("preparing") as status:
-            result = check_links(round_trips, status.update)
-        show(result, _tables(result), as_json=as_json)
-        return
-    if to is None:
-        raise click.UsageError("--to is missing: give the address of the broker, such as --to 127.0.0.1:1883")
-    spec = apply_options(PROFILES[profile], faults)
-    target = Endpoint.parse(to)
-    ended = threading.Event()
-    for end_signal in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(end_signal, lambda *_: ended.set())
-    console = Console(stderr=as_json)
-    with Link(spec, target.host, target.port, listen) as running:
-        console.print(f"{running.url} leads to {to}: {_faults_text(spec)}", markup=False, highlight=False)
-        with console.status("") as status:
-            while not ended.wait(_STATUS_INTERVAL_S):
-                status.update(_counts_text(running.counts()))
-    if as_json:
-        click.echo(json.dumps(asdict(running.counts()), indent=2))
-    else:
-        console.print(_counts_text(running.counts()), markup=False, highlight=False)
-
-
-def apply_options(profile: LinkSpec, faults: Mapping[str, Any]) -> LinkSpec:
-    """Applies options to a profile; an option for both directions overrides the profile's values for single ones."""
-    for both, unit in (("delay", "ms"), ("bandwidth", "mbps")):
-        if faults[f"{both}_{unit}"] is not None:
-            profile = profile.model_copy(update={f"{both}_{direction}_{unit}": None for direction in ("up", "down")})
-    return override(profile, faults)
-
-
-def _faults_text(spec: LinkSpec) -> str:
-    faults = spec.model_dump(exclude_defaults=True)
-    return ", ".join(f"{name} {value:g}" for name, value in faults.items() if value is not None) or "no fault"
-
-
-def _counts_text(counts: LinkCounts) -> str:
-    parts = [
-        f"{counts.connections_open} of {counts.connections} connections open",
-        f"{counts.bytes_up / 1e6:.2f} MB up, {counts.bytes_down / 1e6:.2f} MB down",
-    ]
-    names = ("refused", "resets", "segments_lost", "bits_flipped", "bytes_swallowed")
-    parts += [f"{name.replace('_', ' ')} {count}" for name in names if (count := getattr(counts, name))]
-    if counts.late_p50_ms is not None:
-        parts.append(f"released {counts.late_p50_ms:.2f} ms late (p99 {shown(counts.late_p99_ms)})")
-    return " · ".join(parts)
+@click.option("--round-trips", type=WholeRange(10, 100_000), default=200, show_default=True, help="Round trips.")
+@click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
+def link(round_trips: int, *, as_json: bool) -> None:
+    """Measure the accuracy of emulated links on this machine."""
+    with progress_console().status("preparing") as status:
+        result = check_links(round_trips, status.update)
+    show(result, _tables(result), as_json=as_json)
 
 
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:

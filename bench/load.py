@@ -1,4 +1,4 @@
-"""`skylane bench gateway` and `skylane bench saturation`: what a worker does under the load of many vehicles.
+"""`python -m bench gateway` and `python -m bench saturation`: what a worker does under the load of many vehicles.
 
 `gateway`: do clients at all endpoints of one worker at once get its whole throughput, fair shares and right masks? Each
 client keeps a few frames unanswered, and every mask is compared with that of a direct call.

@@ -1,4 +1,4 @@
-"""`skylane bench swap`: swaps the version of a model repeatedly while vehicles play."""
+"""`python -m bench swap`: swaps the version of a model repeatedly while vehicles play."""
 
 import shutil
 import uuid

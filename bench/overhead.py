@@ -1,4 +1,4 @@
-"""`skylane bench overhead`: compares the round trip through broker and worker with direct calls of the same engine.
+"""`python -m bench overhead`: compares the round trip through broker and worker with direct calls of the same engine.
 
 In every round, the frames go through broker and worker, first one at a time and then several at once, and the same frames
 go directly into the engine, as the worker's decoder would pass them. Nothing else runs during a turn.

@@ -1,4 +1,4 @@
-"""`skylane bench tensorflow`: compares variants of running one frozen graph in TensorFlow with Skylane's engine.
+"""`python -m bench tensorflow`: compares variants of running one frozen graph in TensorFlow with Skylane's engine.
 
 Each variant runs in a child process, because TensorFlow reads flags only when it is imported. The engine and the variants
 of a group infer the same images in turn, from pixels to class ids.

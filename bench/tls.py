@@ -1,4 +1,4 @@
-"""`skylane bench tls`: compares a broker with TLS with a plain one.
+"""`python -m bench tls`: compares a broker with TLS with a plain one.
 
 First the broker alone, with frames of two sizes and replies of a few bytes; then whole round trips with an engine, whose
 time should hide that of TLS.

@@ -1,4 +1,4 @@
-"""`skylane bench transports`: the overhead of every transport to the same worker, one frame in flight.
+"""`python -m bench transports`: the overhead of every transport to the same worker, one frame in flight.
 
 The overhead is a frame's round trip without its inference. MQTT passes through a broker; the time that the broker alone
 takes for as many bytes is measured as well.

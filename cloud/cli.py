@@ -31,7 +31,24 @@ def cloud() -> None:
 cloud.add_command(control)
 
 
-@cloud.command(cls=GroupedCommand)
+_DAILY = (
+    *("--config", "--models", "--model", "--device", "--engine", "--precision", "--worker", "--broker", "--certs"),
+    *("--http", "--grpc", "--tokens", "--max-frames", "--max-batch", "--max-wait-ms", "--replicas", "--control"),
+    *(
+        "--operator",
+        "--resources",
+        "--metrics",
+        "--otel",
+        "--log-level",
+        "--threads",
+        "--quiet",
+        "--help-all",
+        "--help",
+    ),
+)
+
+
+@cloud.command(cls=GroupedCommand, daily=_DAILY)
 @click.option("--config", type=EXISTING_FILE, help="A YAML file with settings; flags override it.")
 @_options("Models", "models", "repository", "device", "engine", "precision", "warm_up_runs")
 @_options("Connection", "worker")

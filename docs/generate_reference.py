@@ -16,6 +16,7 @@ from cloud.cli import serve
 from cloud.config import CloudConfig
 from edge.cli import play
 from edge.config import EdgeConfig
+from shared.flags import SHOWS_ALL
 from skylane import cli
 
 _REFERENCE = Path(__file__).parent / "reference"
@@ -31,10 +32,18 @@ def write_pages(folder: Path) -> None:
 
 def cli_page() -> str:
     """Returns the help of every command as one Markdown page."""
-    parts = ["# Command line", "", _NOTICE, "", "The text of each section is what `skylane COMMAND --help` prints.", ""]
+    parts = [
+        "# Command line",
+        "",
+        _NOTICE,
+        "",
+        "The text of each section is what `skylane COMMAND --help` prints, for the longest ones `--help-all`.",
+        "",
+    ]
     with cli.skylane.make_context("skylane", [], resilient_parsing=True) as root:
         for name, context in sorted(_contexts(root), key=itemgetter(0)):
             context.terminal_width = context.max_content_width = _WIDTH
+            context.meta[SHOWS_ALL] = True
             parts += [f"## {name}", "", "```text", context.command.get_help(context), "```", ""]
     return "\n".join(parts)
 

@@ -224,7 +224,7 @@ def _load_table(results: Results) -> Iterable[str]:
     ):
         share = median(each["share"] for each in load["rounds"] if each["load"] == name)
         yield f"| {title} | {_percent(share)} | {number(jain, 3)} | {rounds} of {seconds:g} s |"
-    title = f"{gateway['plan']['clients']} clients of all endpoints (`skylane bench gateway`)"
+    title = f"{gateway['plan']['clients']} clients of all endpoints (`python -m bench gateway`)"
     rounds, seconds = len(gateway["rounds"]), gateway["plan"]["seconds"]
     yield f"| {title} | {_percent(gateway['ratio'])} | {number(gateway['jain'], 3)} | {rounds} of {seconds:g} s |"
 

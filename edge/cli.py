@@ -28,7 +28,14 @@ def edge() -> None:
     """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 
 
-@edge.command(cls=GroupedCommand)
+_DAILY = (
+    *("--config", "--topic", "--frames", "--loop", "--model", "--vehicle", "--broker", "--certs", "--transport"),
+    *("--worker-address", "--rate", "--deadline-ms", "--closed-loop", "--local-model", "--gate", "--present"),
+    *("--codec", "--quality", "--resize", "--out", "--sink", "--view", "--quiet", "--help-all", "--help"),
+)
+
+
+@edge.command(cls=GroupedCommand, daily=_DAILY)
 @click.argument("source")
 @click.option("--config", type=EXISTING_FILE, help="Configuration file (YAML); flags override it.")
 @_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "bits", "encodings")

@@ -91,6 +91,9 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
     return version
 
 
+SHOWS_ALL = f"{__name__}.shows_all"  # In the `meta` of a click context.
+
+
 class KeyOption(click.Option):
     """An option that a `GroupedCommand` lists under a heading of its help."""
 
@@ -161,15 +164,40 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
 class GroupedCommand(click.Command):
     """A command whose help lists the options under their headings; those without one come first."""
 
+    def __init__(self, *arguments: Any, daily: Collection[str] = (), **attributes: Any) -> None:
+        """`daily`: the options that people use on a day, which are all that `--help` shows; empty: it shows all."""
+        super().__init__(*arguments, **attributes)
+        self._daily = frozenset(daily)
+        if daily:
+            show_all = click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show all options.",
+            )
+            self.params.append(show_all)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Command."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        shows_all = not self._daily or ctx.meta.get(SHOWS_ALL)
         for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
+            if not isinstance(param, click.Option) or (row := param.get_help_record(ctx)) is None:
+                continue
+            if shows_all or self._daily.intersection((*param.opts, *param.secondary_opts)):
                 sections.setdefault(getattr(param, "heading", "Options"), []).append(row)
         for heading, rows in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(rows)
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+    if value:
+        ctx.meta[SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 class FullHelpGroup(click.Group):

@@ -52,8 +52,7 @@ class LazyGroup(click.Group):
     def _missing_extra(self, ctx: click.Context, name: str, error: ModuleNotFoundError) -> Exception:
         from shared.errors import MissingExtraError  # noqa: PLC0415 (imported only after a failure)
 
-        full_name = f"skylane {name}" if ctx.parent is None else f"skylane {self.name} {name}"
-        return MissingExtraError(f"'{full_name}'", str(error.name), self._entries[name].extras)
+        return MissingExtraError(f"'{ctx.command_path} {name}'", str(error.name), self._entries[name].extras)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -28,7 +28,7 @@ _PLACES = {  # Import path, and the pip extras that install what it imports.
     "open_run": ("skylane.runs:open_run", "edge,report"),
     "play": ("skylane.playback:play", "edge"),
 }
-_PACKAGES = ("analysis", "bench", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared")
+_PACKAGES = ("analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared")
 
 
 def __getattr__(name: str) -> Any:

@@ -18,9 +18,6 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "batch": CommandEntry(
         "ops.batch.cli:batch", "batch", "Run a model over a library of bags: masks, and a table of label shares."
     ),
-    "bench": CommandEntry(
-        "bench.cli:bench", "bench,demo", "Measure the overhead of offloading relative to bare inference."
-    ),
     "broker": CommandEntry("ops.broker.cli:broker", "broker", "Run an MQTT broker on this machine."),
     "cloud": CommandEntry("cloud.cli:cloud", "cloud", "Run a cloud worker, which answers frames with masks."),
     "demo": CommandEntry(
@@ -35,6 +32,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
         "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."
     ),
     "health": CommandEntry("shared.health:health", "edge", "Check that a worker or a vehicle is online."),
+    "link": CommandEntry("ops.link.cli:link", "edge", "Emulate a link with known faults, between vehicle and broker."),
     "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),
     "report": CommandEntry("analysis.report.cli:report", "report", "Show, compare, check or repair runs and studies."),
     "send": CommandEntry("edge.upload.cli:send", "transports", "Send images to workers, balanced by load."),
@@ -47,12 +45,25 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 _GRPC_LOG = "GRPC_VERBOSITY"
-_MODEL_COMMANDS = {"batch", "bench", "cloud", "demo", "model", "study"}  # Faster with huge pages.
+_MODEL_COMMANDS = {"batch", "cloud", "demo", "model", "study"}  # Faster with huge pages.
 _FRAME_COMMANDS = _MODEL_COMMANDS | {"edge", "send"}  # Allocate megabytes per frame.
 
 
+class _Skylane(LazyGroup):
+    """The commands; one that has moved names its new place."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See LazyGroup."""
+        if cmd_name == "bench":
+            raise click.UsageError(
+                "'skylane bench' has moved: run `python -m bench` in a checkout of the repository; the emulator of links is "
+                "`skylane link`"
+            )
+        return super().get_command(ctx, cmd_name)
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=_Skylane,
     entries=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -64,14 +75,14 @@ def skylane() -> None:
 with_switch(skylane)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; an error that the user can fix is reported in one line, with exit code 1."""
+def main(arguments: Sequence[str] | None = None, program: click.Command = skylane, title: str = "skylane") -> None:
+    """Runs a command line; an error that the user can fix is reported in one line, with exit code 1."""
     for name in ("stdout", "stderr"):
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
             setattr(sys, name, replacing := _replacing(stream))
             setattr(sys, f"__{name}__", replacing)
     try:
-        _run(arguments)
+        _run(arguments, program, title)
     except SystemExit as ended:
         from shared.threads import end_process_if_threads_hang  # noqa: PLC0415 (keeps `skylane --help` fast)
 
@@ -99,12 +110,12 @@ def _replacing(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return stream
 
 
-def _run(arguments: Sequence[str] | None) -> None:
+def _run(arguments: Sequence[str] | None, program: click.Command, title: str) -> None:
     os.environ.setdefault(_GRPC_LOG, "NONE")  # gRPC logs every failed connection attempt; it reads this at import.
     if arguments is None and sys.argv[1:2]:
-        _configure_memory(sys.argv[1])
+        _configure_memory(sys.argv[1] if program is skylane else "model")
     try:
-        code: Any = skylane.main(args=arguments, prog_name="skylane", standalone_mode=False)
+        code: Any = program.main(args=arguments, prog_name=title, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -114,7 +125,7 @@ def _run(arguments: Sequence[str] | None) -> None:
         message = _message(error)
         if message is None:
             raise
-        sys.stderr.write(f"skylane: {message}\n")
+        sys.stderr.write(f"{title}: {message}\n")
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from shared.flags import FiniteRange, WholeRange
+from shared.flags import SHOWS_ALL, FiniteRange, WholeRange
 from skylane.cli import skylane
 
 Path = tuple[str, ...]
@@ -39,9 +39,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 def test_the_walk_reaches_nested_commands() -> None:
     """Otherwise the tests below would skip them."""
-    assert {("edge", "play"), ("cloud", "control"), ("broker", "certs"), ("model", "build"), ("bench", "link")} <= {
-        *COMMANDS
-    }
+    assert {("edge", "play"), ("cloud", "control"), ("broker", "certs"), ("model", "build"), ("link",)} <= {*COMMANDS}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +69,20 @@ def test_every_command_takes_h_for_help(help_pages: dict[str, list[list[object]]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_help_shows_at_most_25_options(help_pages: dict[str, list[list[object]]], path: Path) -> None:
+    """What people use on a day; `--help-all` shows the others too."""
+    shown = [line for line in str(help_pages[" ".join(path)][0][1]).splitlines() if line.startswith("  -")]
+    assert len(shown) <= 25
+    if any("--help-all" in option.opts for option in COMMANDS[path].params):
+        page = invoke(*path, "--help-all")[1]
+        assert all(
+            f"{option.opts[0]}" in page
+            for option in COMMANDS[path].params
+            if not getattr(option, "hidden", False) and isinstance(option, click.Option)
+        )
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_an_unknown_flag_is_a_usage_error(path: Path) -> None:
     """The exit code 2 distinguishes a wrong call from a failed one."""
     code, printed = invoke(*path, "--no-such-flag")
@@ -83,12 +95,14 @@ def test_an_unknown_flag_is_a_usage_error(path: Path) -> None:
 def test_the_help_shows_the_range_of_every_number(path: Path) -> None:
     """Users must not have to find it out by trying."""
     command = COMMANDS[path]
+    context = click.Context(command)
+    context.meta[SHOWS_ALL] = True
     for option in command.params:
         if not isinstance(option.type, (click.types.IntParamType, click.types.FloatParamType)):
             continue
         assert isinstance(option.type, (WholeRange, FiniteRange)), f"{option.opts} has no range of shared.flags"
         assert (option.type.min, option.type.max) != (None, None), f"{option.opts} has no range"
-        assert option.type._describe_range() in command.get_help(click.Context(command)).replace("\n", "")
+        assert option.type._describe_range() in command.get_help(context).replace("\n", "")
 
 
 _WITH_TOPIC = [path for path, command in walk(skylane) if any("--topic" in each.opts for each in command.params)]

@@ -22,7 +22,7 @@ ALLOWED_IMPORTS = {
     "modelling": {"cloud", "edge", "rosbag_tools", "shared"},
     "analysis": {"edge", "modelling", "rosbag_tools", "shared"},
     "ops": {"analysis", "cloud", "edge", "modelling", "rosbag_tools", "shared"},
-    "bench": {"analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"},
+    "bench": {"analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared", "skylane"},
     "skylane": {"analysis", "cloud", "edge", "modelling", "rosbag_tools", "shared"},
 }
 # Libraries that take long to import, or are not installed on every vehicle.

@@ -119,17 +119,18 @@ def test_the_wheel_contains_the_data_but_no_repository_only_files(wheel: Path) -
                 assert archive.read(f"skylane_data/{path.relative_to(ROOT)}") == path.read_bytes()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {
-        *("analysis", "bench", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"),
+        *("analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared"),
         *("skylane", "skylane_data"),
     }
-    assert not [name for name in names if name.startswith(("bench/peers/", "bench/baselines/"))]
     assert "skylane/py.typed" in names
     assert {name.split("/")[2] for name in names if name.startswith("skylane_data/models/")} == set(SHIPPED_MODELS)
 
 
 def test_imports_come_from_the_wheel(installed: Installation) -> None:
     """The tests below would otherwise test the checkout."""
-    done = installed.run("-P", "-c", "import bench, cloud, shared, skylane; print(bench.__file__, cloud.__file__)")
+    done = installed.run(
+        "-P", "-c", "import analysis, cloud, shared, skylane; print(analysis.__file__, cloud.__file__)"
+    )
     assert done.returncode == 0, done.stderr
     assert [Path(path).parents[1] for path in done.stdout.split()] == [installed.site] * 2
 
@@ -198,13 +199,11 @@ def test_an_unwritable_folder_is_reported_in_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("bench", ["baselines", "peers"])
-def test_a_repository_only_bench_asks_for_a_checkout(installed: Installation, bench: str) -> None:
-    """The servers of the other systems are not part of the wheel."""
-    done = installed.skylane("bench", bench, "--rounds", "1")
-    assert done.returncode == 1
-    assert f"'skylane bench {bench}' needs a checkout of the repository" in done.stderr
-    assert bench in installed.skylane("bench", "--help").stdout
+def test_benches_are_for_a_checkout(installed: Installation) -> None:
+    """For one release, the former command names the new one."""
+    done = installed.skylane("bench", "overhead", "--rounds", "1")
+    assert done.returncode == 2
+    assert "run `python -m bench` in a checkout" in done.stderr
 
 
 def test_the_secured_broker_uses_the_settings_of_the_wheel(installed: Installation) -> None:

@@ -1,4 +1,4 @@
-"""`skylane bench baselines`: compares Skylane with reproductions of the systems it follows, in alternating rounds.
+"""`python -m bench baselines`: compares Skylane with reproductions of the systems it follows, in alternating rounds.
 
 The overhead is compared: the time from a frame read to its decoded mask, without the inference, which takes the same time in
 both. One frame is in flight, because the first system cannot tell to which frame a reply belongs.

@@ -1,4 +1,4 @@
-"""`skylane bench baselines noscope`: compares Skylane with a reproduction of Distributed NoScope, drive by drive.
+"""`python -m bench baselines noscope`: compares Skylane with a reproduction of Distributed NoScope, drive by drive.
 
 All systems answer "is there a vehicle?" for the same frames of a fixed camera, with the same networks and thresholds. The
 undistributed reproduction asks the reference network about every frame, on one server.

@@ -1,4 +1,4 @@
-"""`skylane bench fleet`: simulated vehicles against workers of known speed, with dispatch by load and by the broker's group.
+"""`python -m bench fleet`: simulated vehicles against workers of known speed, with dispatch by load and by the broker's group.
 
 The suite "targets" measures what dispatch by load promises, "sweep" shows which part saturates first, and "formula" compares
 the latencies of several loads with those that `prediction` gives.

@@ -1,4 +1,4 @@
-"""`skylane bench freshness`: how right the outputs of each presenter are at and for every tick, over ages of results and links.
+"""`python -m bench freshness`: how right the outputs of each presenter are at and for every tick, over ages of results and links.
 
 Every drive is recorded once with the results of both models. All presenters then see the same ticks and results, in the order
 of a run but without waiting, so that seeds decide everything. For the measure at the tick, each output of a presenter or of

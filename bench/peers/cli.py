@@ -1,4 +1,4 @@
-"""`skylane bench peers`: compares Skylane with other model servers."""
+"""`python -m bench peers`: compares Skylane with other model servers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -77,9 +77,9 @@ class Environment:
             PeerError: it is missing, or was created from another lock.
         """
         if not self.folder.is_dir():
-            raise PeerError(f"no environment in {self.folder}: skylane bench peers --prepare")
+            raise PeerError(f"no environment in {self.folder}: python -m bench peers --prepare")
         if not self.is_complete:
-            raise PeerError(f"{self.folder} is half made, or of another lock: skylane bench peers --prepare")
+            raise PeerError(f"{self.folder} is half made, or of another lock: python -m bench peers --prepare")
 
     def make(self, on_step: Callable[[str], None]) -> None:
         """Creates it again; pip's output goes to `log`.

@@ -39,7 +39,7 @@ _SOURCE = click.Path(exists=True, path_type=Path)
     "--local-side",
     type=WholeRange(8, 8192),
     metavar="N",
-    help="The local model sees as much detail as N×N pixels have, as a smaller one would; see `skylane bench freshness`.",
+    help="The local model sees as much detail as N×N pixels have, as a smaller one would; see `python -m bench freshness`.",
 )
 @REFERENCE
 @DEMOSAIC

@@ -214,7 +214,7 @@ def containers(names: Sequence[str]) -> Iterator[dict[str, ContainerUsage]]:
     try:
         import docker  # noqa: PLC0415 (needs an extra)
     except ImportError as error:
-        raise ProbeGoneError("docker is not installed: pip install 'skylane[bench]'") from error
+        raise ProbeGoneError("docker is not installed: pip install 'skylane[resources]'") from error
     if "DOCKER_HOST" not in os.environ and not DOCKER_SOCKET.exists():
         raise ProbeGoneError(f"there is no Docker engine at {DOCKER_SOCKET}, and DOCKER_HOST names no other")
     try:

@@ -68,7 +68,7 @@ _ARGUMENTS = {
         "--transport",
         "grpc",
     ),
-    "link": ("--check", "--round-trips", "10"),
+    "link": ("--round-trips", "10"),
     "overhead": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--isolate"),
     "peers": (*_MODEL, *_BAG, "--frames", "4", "--rounds", "1", "--clients", "2", "--codec", "jpeg"),
     "saturation": (*_MODEL, "--seconds", "1", "--rounds", "1", "--vehicles", "2", "--factor", "0.1"),
@@ -111,7 +111,7 @@ def test_a_benchmark_runs_to_its_end(name: str, repository: Path, bag: Path, pla
     """The command succeeds, and its tables fit a terminal of 80 characters."""
     flags = [flag.format(models=repository, bag=bag) for flag in _ARGUMENTS[name]]
     done = subprocess.run(
-        [sys.executable, "-m", "skylane", "bench", name, *flags],
+        [sys.executable, "-m", "bench", name, *flags],
         cwd=place,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         capture_output=True,

@@ -72,7 +72,7 @@ def assemble(frozen: FrozenModel, manifest: Manifest, device: str = "", batch_si
 class GraphSession:
     """Runs an end-to-end graph with one session call per batch.
 
-    `skylane bench tensorflow` compares this with other ways to run the same graph.
+    `python -m bench tensorflow` compares this with other ways to run the same graph.
     """
 
     is_reentrant = True  # A session is thread-safe, and its callers share the weights.

@@ -132,7 +132,7 @@ def test_the_comparison_runs_to_its_end(
     }
     words = [str(word) for flag in flags.items() for word in flag]
     done = subprocess.run(
-        [sys.executable, "-m", "skylane", "bench", "baselines", "noscope", *words],
+        [sys.executable, "-m", "bench", "baselines", "noscope", *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,

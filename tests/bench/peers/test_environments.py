@@ -18,7 +18,7 @@ def _environment(folder: Path, maker: str = "exit 0") -> Environment:
 
 def test_the_error_for_a_missing_environment_says_how_to_make_it(tmp_path: Path) -> None:
     """The peer is skipped, and the reader of the table needs to know how to include it next time."""
-    with pytest.raises(PeerError, match=r"no environment in .*some: skylane bench peers --prepare"):
+    with pytest.raises(PeerError, match=r"no environment in .*some: python -m bench peers --prepare"):
         _environment(tmp_path).check()
 
 

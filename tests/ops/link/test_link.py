@@ -268,7 +268,7 @@ def test_the_number_of_connections_is_limited(linked: Start, near: Connect) -> N
 
 
 def test_a_port_in_use_is_reported(linked: Start) -> None:
-    """`skylane bench link` may run next to brokers and other links."""
+    """`skylane link` may run next to brokers and other links."""
     taken = linked(LinkSpec())
     with pytest.raises(BenchError, match=rf"cannot listen on 127.0.0.1:{taken.port} .*: choose another port"):
         Link(LinkSpec(), "127.0.0.1", 1, taken.port)

@@ -81,4 +81,4 @@ def test_a_missing_engine_is_reported_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "docker", None)
     with ResourceSampler(tmp_path / "b.csv", {}, containers=("x",)) as sampler:
         pass
-    assert sampler.remarks == ["containers are not sampled: docker is not installed: pip install 'skylane[bench]'"]
+    assert sampler.remarks == ["containers are not sampled: docker is not installed: pip install 'skylane[resources]'"]

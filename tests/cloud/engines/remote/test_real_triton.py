@@ -1,4 +1,4 @@
-"""The Triton engine with a real Triton, if `skylane bench peers --prepare` has created its environment."""
+"""The Triton engine with a real Triton, if `python -m bench peers --prepare` has created its environment."""
 
 import socket
 from collections.abc import Callable
