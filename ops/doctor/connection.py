@@ -37,6 +37,7 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
+from shared.network.connection_problem import ConnectionProblemError, ProblemKind
 from shared.network.tls import (
     EXPIRED,
     NOT_YET_VALID,
@@ -45,8 +46,8 @@ from shared.network.tls import (
     accepts_certificate,
     certificate_expiries,
     certificate_holder,
-    describe_tls_error,
     server_certificate_expiry,
+    tls_problem,
 )
 from shared.task import task_named
 
@@ -120,10 +121,9 @@ class Node:
         """Returns the command that copies the certificate of the broker's authority."""
         return f"scp {address.host}:{self.certs / 'ca.crt'} {self.authority}"
 
-    def mended(self, error: SkylaneError, address: Address) -> str:
+    def mended(self, error: CertificateError, address: Address) -> str:
         """Returns the command that replaces the file that cannot be used: the authority's, or the node's certificate."""
-        is_usable = self.authority.is_file() and str(self.authority) not in str(error)
-        return self.renewal if is_usable else self.fetch_authority(address)
+        return self.fetch_authority(address) if error.is_authority else self.renewal
 
 
 def groups(node: Node, *, with_frame: bool) -> dict[str, Checks]:
@@ -201,7 +201,9 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
         expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
         yield _expiry("TLS", "the broker's certificate", expires_s, again)
     except ssl.SSLCertVerificationError as error:
-        cause = str(describe_tls_error(error, address, certificates)).rpartition(": ")[0]
+        problem = tls_problem(error, address, certificates)
+        assert problem is not None
+        cause = problem.cause
         if error.verify_code == NOT_YET_VALID or (error.verify_code == EXPIRED and is_ahead):
             yield Check("TLS", ERROR, f"{cause}: that clock is wrong", _SET_CLOCK)
             return
@@ -210,7 +212,7 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
     except OSError as error:
         cause = f"{address} does not speak TLS on that port ({reason_of(error)})"
         yield Check("TLS", ERROR, cause, f"export SKYLANE_BROKER=mqtt://{address.host}:{address.port}")
-    except SkylaneError as error:
+    except CertificateError as error:
         yield Check("TLS", ERROR, str(error), node.mended(error, address))
     if own is not None:
         with suppress(SkylaneError):  # The library is missing; the broker checks it at the login.
@@ -251,23 +253,33 @@ def _expiry(name: str, what: str, expires_s: float, remedy: str) -> Check:
 
 
 def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
-    cause, remedy = str(error).rpartition(": ")[0] or str(error), f"skylane broker --port {address.port}"
-    if "sent no reply" in cause:
-        cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
-    elif "which Skylane requires" in cause:
-        remedy = _ALLOW_ALL
-    elif "speaks TLS" in cause:
-        remedy = f"export SKYLANE_BROKER={replace(address, tls=True)}"
-    elif "it has expired" in cause and not _has_expired(node):
-        cause += ", by the broker's clock: the certificate is valid here, so the broker's revocation list has expired"
-        remedy = node.by_authority("--renew-list")
-    elif "certificate" in cause:
-        remedy = node.renewal
-    elif "refuses" in cause and address.username:
-        remedy = "export SKYLANE_BROKER_PASSWORD=PASSWORD"
-    elif "refuses" in cause:
-        remedy = f"export SKYLANE_BROKER={str(address).replace('://', '://USER@')}"
+    cause, remedy = str(error), node.renewal  # Of a certificate that cannot be used any more.
+    if isinstance(error, ConnectionProblemError):
+        cause, remedy = error.cause, _login_remedy(node, address, error.kind)
+        if error.kind is ProblemKind.NO_REPLY:
+            cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
+        elif error.kind is ProblemKind.EXPIRED_BY_BROKER and not _has_expired(node):
+            cause += (
+                ", by the broker's clock: the certificate is valid here, so the broker's revocation list has expired"
+            )
+            remedy = node.by_authority("--renew-list")
     return Check("login", ERROR, cause, remedy)
+
+
+def _login_remedy(node: Node, address: Address, kind: ProblemKind) -> str:
+    match kind:
+        case ProblemKind.LACKS_FEATURE:
+            return _ALLOW_ALL
+        case ProblemKind.NEEDS_TLS:
+            return f"export SKYLANE_BROKER={replace(address, tls=True)}"
+        case ProblemKind.OWN_CERTIFICATE | ProblemKind.EXPIRED_BY_BROKER | ProblemKind.UNTRUSTED:
+            return node.renewal
+        case ProblemKind.LOGIN if address.username:
+            return "export SKYLANE_BROKER_PASSWORD=PASSWORD"
+        case ProblemKind.LOGIN:
+            return f"export SKYLANE_BROKER={str(address).replace('://', '://USER@')}"
+        case _:
+            return f"skylane broker --port {address.port}"
 
 
 def _has_expired(node: Node) -> bool:

@@ -163,6 +163,7 @@ def connection_from(flags: Mapping[str, Any]) -> BrokerOptions:
 def _found(path: Path, flag: str) -> Path:
     if not path.is_file():
         raise CertificateError(
-            f"certs: {path} does not exist: make it with 'skylane broker certs', or name another file with {flag}"
+            f"certs: {path} does not exist: make it with 'skylane broker certs', or name another file with {flag}",
+            is_authority=flag == "--tls-ca",
         )
     return path

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from shared.errors import SkylaneError, reason_of
+from shared.errors import reason_of
 from shared.mqtt.paho_client import MonitoredClient
 from shared.network.address import Address, Certificates
-from shared.network.tls import describe_tls_error, probe_rejection, speaks_tls
+from shared.network.connection_problem import ConnectionProblemError, ProblemKind
+from shared.network.tls import probe_rejection, speaks_tls, tls_problem
 
 _LONGEST_WAIT_S = 1.0
 
@@ -66,8 +67,9 @@ def connect(
         The client, whose network thread runs and whose user data is a `ConnectReply`.
 
     Raises:
-        SkylaneError: no broker answered in time;
-            the broker refused, or one side does not trust the other's certificate.
+        ConnectionProblemError: no broker answered in time, the broker refused, or one side does not trust the other's
+            certificate.
+        CertificateError: the files of this node cannot be used any more.
     """
     deadline = time.monotonic() + timeout_s
     protocol = MQTTProtocolVersion.MQTTv5
@@ -90,17 +92,18 @@ def connect(
             continue
         if code in LACKING:
             client.stop()
-            raise SkylaneError(
-                f"broker {address} has {LACKING[code] or text}, which Skylane requires: allow it in its configuration, or give "
-                "another broker with --broker"
-            )
+            cause = f"broker {address} has {LACKING[code] or text}, which Skylane requires"
+            remedy = "allow it in its configuration, or give another broker with --broker"
+            raise ConnectionProblemError(ProblemKind.LACKS_FEATURE, cause, remedy)
         protocol = MQTTProtocolVersion.MQTTv5  # The broker may have been starting up.
         if code in _REFUSALS:
-            raise SkylaneError(f"broker {address} refuses {client_id}: {text}: {_REFUSALS[code]}")
+            cause = f"broker {address} refuses {client_id}: {text}"
+            raise ConnectionProblemError(ProblemKind.LOGIN, cause, _REFUSALS[code])
         if time.monotonic() >= deadline:
-            raise SkylaneError(
-                f"no broker at {address} after {timeout_s:g} s ({text}): start one with 'skylane broker' "
-                "or give its address with --broker"
+            kind = ProblemKind.NO_REPLY if code == _NO_REPLY else ProblemKind.UNREACHABLE
+            cause = f"no broker at {address} after {timeout_s:g} s ({text})"
+            raise ConnectionProblemError(
+                kind, cause, "start one with 'skylane broker' or give its address with --broker"
             )
         tries += 1
         on_waiting(f"no broker at {address} yet ({text}); trying again")
@@ -124,8 +127,8 @@ def _try(  # noqa: PLR0917
         client.stop()
         if create_context and isinstance(error, (ssl.SSLEOFError, ConnectionResetError)):
             return (0, "it closed the connection during the TLS handshake: if that port has no TLS, write mqtt://")
-        if isinstance(error, ssl.SSLError) and (reason := describe_tls_error(error, address, certificates)):
-            raise SkylaneError(reason) from error
+        if isinstance(error, ssl.SSLError) and (problem := tls_problem(error, address, certificates)):
+            raise problem from error
         return (0, reason_of(error))
     client.loop_start()
     failure = reply.wait(min(connack_timeout_s, max(0.5, deadline - time.monotonic())))
@@ -133,10 +136,11 @@ def _try(  # noqa: PLR0917
         return None
     client.stop()
     if failure == (_UNSPECIFIED, _CLOSED):
-        if create_context and (reason := probe_rejection(address, create_context, certificates)):
-            raise SkylaneError(reason)
+        if create_context and (rejection := probe_rejection(address, create_context, certificates)):
+            raise rejection
         if not create_context and speaks_tls(address):
-            raise SkylaneError(f"broker {address} speaks TLS on that port: write mqtts://")
+            cause = f"broker {address} speaks TLS on that port"
+            raise ConnectionProblemError(ProblemKind.NEEDS_TLS, cause, "write mqtts://")
     return failure
 
 

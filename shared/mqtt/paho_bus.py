@@ -319,12 +319,14 @@ class MqttBus:
         self._on_waiting(f"broker {self._address} has sent nothing for {silent_s:.0f} s: connecting again")
 
     def _offline(self) -> None:
-        reason = None
-        if self._create_context:
-            reason = probe_rejection(self._address, self._create_context, self._certificates)
-        if reason is None and self._refusal is not None:
+        reason = f"no broker at {self._address} any more; trying again"
+        if self._create_context and (
+            problem := probe_rejection(self._address, self._create_context, self._certificates)
+        ):
+            reason = str(problem)
+        elif self._refusal is not None:
             reason = f"broker {self._address} does not accept this node any more: {self._refusal}; trying again"
-        self._on_waiting(reason or f"no broker at {self._address} any more; trying again")
+        self._on_waiting(reason)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Runs a callback and reports its exception, which would otherwise end the network thread unnoticed."""

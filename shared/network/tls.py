@@ -12,13 +12,21 @@ from shared import clock
 from shared.errors import MissingExtraError, SkylaneError
 from shared.files import check_file, open_file, read_file
 from shared.network.address import Address, Certificates
+from shared.network.connection_problem import ConnectionProblemError, ProblemKind
 
 SOON_DAYS = 14  # A certificate that is valid for less needs a look.
 _PROBE_TIMEOUT_S = 3.0
 
 
 class CertificateError(SkylaneError):
-    """A certificate, a key or a certificate authority cannot be used."""
+    """A certificate, a key or a certificate authority cannot be used.
+
+    `is_authority`: it is the authority's certificate.
+    """
+
+    def __init__(self, message: str, *, is_authority: bool = False) -> None:
+        self.is_authority = is_authority
+        super().__init__(message)
 
 
 def create_tls_context(address: Address, certificates: Certificates | None) -> ssl.SSLContext:
@@ -51,7 +59,7 @@ def load_certificates(context: ssl.SSLContext, address: Address, certificates: C
 
 def probe_rejection(
     address: Address, create_context: Callable[[], ssl.SSLContext], certificates: Certificates | None
-) -> str | None:
+) -> ConnectionProblemError | CertificateError | None:
     """Returns why a broker rejects this client's certificate, found by a handshake; None if it has another reason.
 
     In TLS 1.3 the server checks the client's certificate after the client has finished, and its alert is lost if the
@@ -65,9 +73,9 @@ def probe_rejection(
         ):
             secured.recv(1)
     except ssl.SSLError as error:
-        return describe_tls_error(error, address, certificates)
+        return tls_problem(error, address, certificates)
     except CertificateError as error:  # The files have changed since the node started.
-        return str(error)
+        return error
     except (OSError, ValueError):
         return None
     return None
@@ -90,7 +98,9 @@ def speaks_tls(address: Address) -> bool:
         return False
 
 
-def describe_tls_error(error: ssl.SSLError, address: Address, certificates: Certificates | None) -> str | None:
+def tls_problem(
+    error: ssl.SSLError, address: Address, certificates: Certificates | None
+) -> ConnectionProblemError | None:
     """Returns what is wrong with which certificate and what to do; None if the error is not about certificates."""
     if isinstance(error, ssl.SSLCertVerificationError):
         problem, remedy = _UNTRUSTED.get(
@@ -100,18 +110,22 @@ def describe_tls_error(error: ssl.SSLError, address: Address, certificates: Cert
             problem += f" by the clock of this machine ({datetime.fromtimestamp(clock.now_ns() / 1e9, UTC):%Y-%m-%d %H:%M} UTC)"
         if error.verify_code in _OTHER_NAME:
             problem = f"is not for {address.host!r}"
-        return f"the certificate of broker {address} {problem}: {remedy}"
+        cause = f"the certificate of broker {address} {problem}"
+        return ConnectionProblemError(ProblemKind.UNTRUSTED, cause, remedy)
     reason = error.reason or ""
     if reason in _NOT_TLS:
-        return f"broker {address} does not speak TLS on that port: write mqtt://, or give the port that does"
+        cause = f"broker {address} does not speak TLS on that port"
+        return ConnectionProblemError(ProblemKind.HAS_NO_TLS, cause, "write mqtt://, or give the port that does")
     alert = reason.partition("_ALERT_")[2]
     if alert not in _ALERTS:
         return None
     given = certificates.certificate if certificates else None
     if given is None:
-        return f"broker {address} requires a certificate: give this node's with --certs, or --tls-cert and --tls-key"
+        cause, remedy = f"broker {address} requires a certificate", _GIVE_CERTIFICATE
+        return ConnectionProblemError(ProblemKind.OWN_CERTIFICATE, cause, remedy)
     problem, remedy = _ALERTS[alert]
-    return f"broker {address} refuses the certificate {given}: {problem}: {remedy}"
+    kind = ProblemKind.EXPIRED_BY_BROKER if alert == _EXPIRED_ALERT else ProblemKind.OWN_CERTIFICATE
+    return ConnectionProblemError(kind, f"broker {address} refuses the certificate {given}: {problem}", remedy)
 
 
 def _trust(context: ssl.SSLContext, address: Address, authority: str) -> None:
@@ -119,9 +133,11 @@ def _trust(context: ssl.SSLContext, address: Address, authority: str) -> None:
         check_file(Path(authority))
         context.load_verify_locations(authority)
     except ssl.SSLError as error:
-        raise _unusable(address, f"the authority {authority} holds no PEM certificate") from error
+        problem = f"the authority {authority} holds no PEM certificate"
+        raise _unusable(address, problem, is_authority=True) from error
     except OSError as error:
-        raise _unusable(address, f"the authority {authority} cannot be read: {error.strerror}") from error
+        problem = f"the authority {authority} cannot be read: {error.strerror}"
+        raise _unusable(address, problem, is_authority=True) from error
 
 
 def _identify(context: ssl.SSLContext, address: Address, certificates: Certificates) -> None:
@@ -157,8 +173,8 @@ def _check_readable(path: str | None, address: Address) -> None:
         raise _unusable(address, f"{path} cannot be read: {error.strerror}") from error
 
 
-def _unusable(address: Address, problem: str) -> CertificateError:
-    return CertificateError(f"certificates for {address} cannot be used: {problem}")
+def _unusable(address: Address, problem: str, *, is_authority: bool = False) -> CertificateError:
+    return CertificateError(f"certificates for {address} cannot be used: {problem}", is_authority=is_authority)
 
 
 _OTHER_AUTHORITY = "give the authority that signed it with --certs or --tls-ca"
@@ -178,14 +194,16 @@ _UNTRUSTED = {
 }
 _OTHER_NAME = (62, 64)
 # TLS alerts as OpenSSL spells them (RFC 8446, section 6.2), and what each says about a client's certificate.
+_GIVE_CERTIFICATE = "give this node's with --certs, or --tls-cert and --tls-key"
 _ISSUE = "have one issued by the broker's authority (skylane broker certs)"
+_EXPIRED_ALERT = "CERTIFICATE_EXPIRED"
 _ALERTS = {
     "CERTIFICATE_REQUIRED": ("it was sent without its chain", _ISSUE),
     "HANDSHAKE_FAILURE": ("the broker does not support its type", _ISSUE),
     "BAD_CERTIFICATE": ("it is damaged", _ISSUE),
     "UNSUPPORTED_CERTIFICATE": ("it is not a client certificate", _ISSUE),
     "CERTIFICATE_REVOKED": ("it was revoked", _ISSUE),
-    "CERTIFICATE_EXPIRED": (
+    _EXPIRED_ALERT: (
         "it has expired",
         "renew it (skylane broker certs --again), or the broker's revocation list (--renew-list)",
     ),
