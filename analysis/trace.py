@@ -20,7 +20,8 @@ import click
 from shared.clock import format_span
 from shared.errors import SkylaneError, unwritable_message
 from shared.files import check_writable, new_file
-from shared.runlog.latency_log import CSV_NAME, LogError, integer, nanoseconds, read_rows
+from shared.runlog.columns import LATENCY
+from shared.runlog.latency_log import CSV_NAME, LogError, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import read_manifest
 from shared.sanitize import printable, printable_lines
@@ -143,7 +144,7 @@ def _read(folder: Path) -> _Log:
     run = max(sizes, key=lambda each: (each[1] == session, sizes[each]), default=("", ""))
     frames: dict[int, _Frame] = {}
     for row in rows:
-        sequence = integer(row["sequence"])
+        sequence = LATENCY["sequence"].number(row["sequence"])
         if (row["vehicle"], row["session"]) != run or sequence is None or sequence in frames:
             problems.append(
                 f"{path}: a row of frame {row['sequence']!r} is of another run, or the second: it is skipped"
@@ -158,7 +159,7 @@ def _frame(row: Mapping[str, str], name: str, problems: list[str]) -> _Frame:
     """Parses a row; one whose times are not in the order of its stages loses them."""
 
     def known(column: str) -> int | None:
-        value = (nanoseconds if column.endswith("_ms") else integer)(row[column])
+        value = LATENCY[column].number(row[column])
         if row[column] and value is None:
             problems.append(f"{name}: its {column} is {row[column]!r}: the cell is skipped")
         return value

@@ -12,16 +12,8 @@ import pandas as pd
 
 from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
-from shared.runlog.latency_log import (
-    ADDED_COLUMNS,
-    COLUMNS,
-    CSV_NAME,
-    DECIMAL_COLUMNS,
-    REQUIRED_COLUMNS,
-    TEXT_COLUMNS,
-    LogError,
-    Outcome,
-)
+from shared.runlog.columns import ADDED, DURATIONS, LATENCY, TEXTS, Column, Kind
+from shared.runlog.latency_log import CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 
@@ -35,8 +27,9 @@ LINES, FRAMES, NUMBERS, COMPLETE, ORDER, MANIFEST = (
     "the manifest belongs to the log",
 )
 
-_SIGNED_MS = ("uplink_ms", "downlink_ms", "clock_offset_ms")  # A clock offset can be negative, and so can its results.
-_CLOCK_COLUMNS = (*_SIGNED_MS, "clock_error_ms")  # Empty if the clock measurements with a worker are contradictory.
+_REQUIRED = tuple(name for name in LATENCY if name not in ADDED)
+# Empty if the clock measurements with a worker are contradictory.
+_CLOCK_COLUMNS = ("uplink_ms", "downlink_ms", "clock_offset_ms", "clock_error_ms")
 _NEVER_EMPTY = ("vehicle", "session")
 _NODES = (EDGE_STAGES, CLOUD_STAGES)
 _SHOWN_MISSING = 8
@@ -47,8 +40,9 @@ _SHOWN_TEXT = 40  # Characters shown of an invalid cell.
 class LogRows:
     """The rows of one run, one per frame.
 
-    `numbers` has every column of `shared.runlog.latency_log` that is not text, with milliseconds converted to
-    nanoseconds, and `DECIMAL_COLUMNS` to millionths. Columns that a log of an earlier version lacks are empty. `checked` and `problems` are keyed by the name of the check.
+    `numbers` has every column of `shared.runlog.columns.LATENCY` that is not text, with milliseconds converted to
+    nanoseconds, and decimals to millionths. Columns that a log of an earlier version lacks are empty. `checked` and
+    `problems` are keyed by the name of the check.
     """
 
     table: TextTable
@@ -85,13 +79,17 @@ def read_log(folder: Path) -> LogRows:
     path = folder / CSV_NAME
     collectors = {name: ProblemCollector(path) for name in (LINES, FRAMES, NUMBERS, COMPLETE, ORDER)}
     table = read_table(path, collectors[LINES])
-    missing = [name for name in REQUIRED_COLUMNS if name not in table.names]
+    missing = [name for name in _REQUIRED if name not in table.names]
     if missing:
         raise LogError(_schema_error(path, missing, table.names))
-    table = _identifiable_rows(table.with_columns(ADDED_COLUMNS), collectors[LINES])
+    table = _identifiable_rows(table.with_columns(ADDED), collectors[LINES])
     manifest, manifest_problems = _read_manifest(folder, table)
     table = _first_row_per_frame(_rows_of_one_run(table, manifest, collectors[LINES]), collectors[FRAMES])
-    numbers = {name: _numbers(table, name, collectors[NUMBERS]) for name in COLUMNS if name not in TEXT_COLUMNS}
+    numbers = {
+        name: _numbers(table, column, collectors[NUMBERS])
+        for name, column in LATENCY.items()
+        if column.kind not in TEXTS
+    }
     _report_incomplete_rows(table, numbers, collectors[COMPLETE])
     for stages in _NODES:
         _blank_decreasing(table, numbers, [f"t_{stage}_ns" for stage in stages], collectors[ORDER])
@@ -102,12 +100,12 @@ def read_log(folder: Path) -> LogRows:
 def _schema_error(path: Path, missing: Sequence[str], names: Sequence[str]) -> str:
     shown = [f"{name}{_nearest(name, names)}" for name in missing[:_SHOWN_MISSING]]
     more = f" and {len(missing) - len(shown)} more" if len(missing) > len(shown) else ""
-    what = "this is not a latency log" if len(missing) == len(REQUIRED_COLUMNS) else "the log has another version"
+    what = "this is not a latency log" if len(missing) == len(_REQUIRED) else "the log has another version"
     return f"{path}, row 1: {what}: it has no column {', '.join(shown)}{more}"
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:
-    near = [other for other in get_close_matches(name, names, n=1) if other not in COLUMNS]
+    near = [other for other in get_close_matches(name, names, n=1) if other not in LATENCY]
     return f" (but {near[0]})" if near else ""
 
 
@@ -201,24 +199,22 @@ def _first_row_per_frame(table: TextTable, problems: ProblemCollector) -> TextTa
     return table.where(~repeated)
 
 
-def _numbers(table: TextTable, name: str, problems: ProblemCollector) -> IntegerColumn:
-    if name.endswith("_ms"):
-        numbers, what = table.millionths(name, signed=name in _SIGNED_MS), "is not a number of milliseconds"
-    elif name in DECIMAL_COLUMNS:
-        numbers, what = table.millionths(name), "is not a number with six decimals"
-    else:
-        numbers, what = table.integers(name, signed=name.endswith("_ns")), "is not an integer"
+def _numbers(table: TextTable, column: Column, problems: ProblemCollector) -> IntegerColumn:
+    name, kind = column.name, column.kind
+    numbers = table.numbers(column)
+    what = "is not a number of milliseconds" if kind in DURATIONS else "is not an integer"
+    what = "is not a number with six decimals" if kind is Kind.DECIMAL else what
     _report_texts(table, numbers.invalid, name, what, problems, part="cell")
     return numbers
 
 
 def _is_time(name: str) -> bool:
-    return name.startswith("t_") or name.endswith("_ms")
+    return name.startswith("t_") or LATENCY[name].kind in DURATIONS
 
 
 def _report_incomplete_rows(table: TextTable, numbers: Mapping[str, IntegerColumn], problems: ProblemCollector) -> None:
     """Reports empty time cells of rows answered by a worker, once per row; not every frame passes the added stages."""
-    names = [name for name in numbers if _is_time(name) and name not in (*_CLOCK_COLUMNS, *ADDED_COLUMNS)]
+    names = [name for name in numbers if _is_time(name) and name not in (*_CLOCK_COLUMNS, *ADDED)]
     answered = table.one_of("outcome", [Outcome.ANSWERED])
     empty = np.column_stack([answered & table.empty(name) for name in names])
     for column, name in enumerate(names):

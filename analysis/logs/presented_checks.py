@@ -12,6 +12,7 @@ from analysis.logs.problems import Finding, Problem, ProblemCollector
 from analysis.logs.row_checks import first_conditions, last_stage_ns, positions
 from analysis.logs.text_table import Ints, TextTable, read_table
 from edge.presenting.flow import FlowSize
+from shared.runlog.columns import PRESENTED, TEXTS
 from shared.runlog.latency_log import CSV_NAME, WITH_RESULT, LogError, Outcome
 from shared.runlog.presented_log import ABORTED, COLUMNS, PRESENTED_NAME, OutputOrigin
 from shared.runlog.run_manifest import MANIFEST_NAME
@@ -24,7 +25,6 @@ LINES, TICKS, ORIGINS, AGES, SOURCES, COUNTS = (
     "presented results had arrived",
     "presented ticks are counted in the manifest",
 )
-_INTEGERS = ("tick", "frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "source_sequence", "age_ns")
 _OF_FRAME = {"camera": "camera", "frame_index": "frame_index", "frame_stamp_ns": "frame_stamp_ns", "due_ns": "t_due_ns"}
 _WITH_SOURCE = (OutputOrigin.REMOTE, OutputOrigin.WARPED, OutputOrigin.FUSED)
 _FLOWS = ("", *FlowSize)
@@ -87,9 +87,7 @@ class _PresentedChecks:
         self._lines = table.lines
         self._path = folder / PRESENTED_NAME
         self._manifest_path = folder / MANIFEST_NAME
-        signed = ("frame_stamp_ns", "due_ns", "presented_ns", "age_ns")
-        self._numbers = {name: table.integers(name, signed=name in signed) for name in _INTEGERS}
-        self._numbers["processing_ms"] = table.millionths("processing_ms")
+        self._numbers = {name: table.numbers(each) for name, each in PRESENTED.items() if each.kind not in TEXTS}
         self._frame, self._has_frame = positions(rows.numbers["sequence"].data, self._numbers["tick"])
         self._source, self._has_source = positions(rows.numbers["sequence"].data, self._numbers["source_sequence"])
 

@@ -12,7 +12,8 @@ import pandas as pd
 from analysis.logs.log_rows import LogRows
 from analysis.logs.problems import SHOWN_PER_KIND, Finding, Problem, ProblemCollector
 from analysis.logs.text_table import Bools, IntegerColumn, Ints, KnownIntegers
-from shared.runlog.latency_log import WITH_RESULT, Outcome, milliseconds
+from shared.runlog.columns import LATENCY
+from shared.runlog.latency_log import WITH_RESULT, Outcome
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 
 _OF_VEHICLE = (Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
@@ -271,7 +272,7 @@ class _TimingChecks:
 def _texts(name: str, cells: KnownIntegers, where: Bools) -> list[str]:
     """Formats the first selected cells as the log does; unknown cells become empty strings."""
     shown = np.flatnonzero(where)[:SHOWN_PER_KIND]
-    text = milliseconds if name.endswith("_ms") else str
+    text = LATENCY[name].text
     return [text(int(cells.data[row])) if cells.known[row] else "" for row in shown]
 
 

@@ -12,7 +12,8 @@ from analysis.logs.log_rows import LogRows, read_log
 from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.text_table import IntegerColumn, TextTable, read_table
 from shared.resources.sampler import COLUMNS, RESOURCES_NAME
-from shared.runlog.latency_log import DECIMAL_COLUMNS, WITH_RESULT, LogError, Outcome
+from shared.runlog.columns import LATENCY, Kind
+from shared.runlog.latency_log import WITH_RESULT, LogError, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class RunLog:
     """The contents of a run's folder.
 
     `frames` has one row per frame, in the order in which the frames ended, and all columns of
-    `shared.runlog.latency_log`: text as `str` (empty if not set), integers as `Int64` with `<NA>` (timestamps stay
-    exact), milliseconds and `DECIMAL_COLUMNS` as `float64` with NaN. Columns of later versions are kept as text; those
+    `shared.runlog.columns.LATENCY`: text as `str` (empty if not set), integers as `Int64` with `<NA>` (timestamps stay
+    exact), milliseconds and decimals as `float64` with NaN. Columns of later versions are kept as text; those
     that an earlier version lacks are empty. `resources` has the columns of `shared.resources.sampler`.
     """
 
@@ -79,7 +80,7 @@ def _frames(rows: LogRows) -> pd.DataFrame:
 
 def _series(name: str, numbers: IntegerColumn) -> pd.Series:
     """Converts a column for pandas: milliseconds and decimals to float64, others to Int64."""
-    if name.endswith("_ms") or name in DECIMAL_COLUMNS:
+    if LATENCY[name].kind not in (Kind.INTEGER, Kind.TIME):
         return pd.Series(np.where(numbers.known, numbers.data / 1e6, np.nan))
     return pd.Series(pd.arrays.IntegerArray(numbers.data, ~numbers.known))
 

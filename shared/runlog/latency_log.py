@@ -5,7 +5,6 @@ import errno
 import fcntl
 import io
 import os
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,9 +17,9 @@ from shared.clock import Offset
 from shared.errors import SkylaneError, unwritable_message
 from shared.files import open_file
 from shared.logs import get_logger
+from shared.runlog.columns import ADDED, LATENCY, cells_of, milliseconds
 from shared.runlog.lost_rows import LostRows
-from shared.sanitize import csv_text, printable
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage, durations_ns
+from shared.stages import Stage, durations_ns
 
 CSV_NAME = "latency.csv"
 JOURNAL_NAME = "latency.journal"
@@ -52,9 +51,6 @@ class Outcome(StrEnum):
 
 WITH_RESULT = (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
 _OUTCOMES = frozenset(Outcome)
-_INTEGER_END = 1 << 63
-_INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
-_MILLISECONDS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,38 +93,10 @@ class LatencyRow:
         return not was_sent and (self.outcome.has_result or self.outcome is Outcome.EXPIRED)
 
 
-_VALUE_COLUMNS = (
-    "vehicle", "camera", "session", "sequence", "outcome", "reason", "frame_index", "frame_stamp_ns", "source_ns",
-    "model", "model_version", "engine", "worker", "worker_session", "attempts", "batch_size", "bytes_up", "bytes_down",
-)  # fmt: skip
-TEXT_COLUMNS = (
-    "vehicle", "camera", "session", "outcome", "reason", "model", "model_version", "engine", "worker", "worker_session",
-    "dispatch",
-)  # fmt: skip
-_NUMBER_COLUMNS = tuple(name for name in _VALUE_COLUMNS if name not in TEXT_COLUMNS)
-_MAX_TEXT = 200
-_WORKER_TEXTS = ("reason", "model_version", "engine", "worker_session")  # Set by a worker, so not trusted.
-_STAGES = tuple(stage for stage in (*EDGE_STAGES, *CLOUD_STAGES) if stage not in OPTIONAL_STAGES)
-_TIME_COLUMNS = {stage: f"t_{stage}_ns" for stage in (*_STAGES, *OPTIONAL_STAGES)}
-_DURATION_COLUMNS = {stage: f"{stage}_ms" for stage in (*_STAGES, *OPTIONAL_STAGES)}
-_DURATIONS = tuple(stage for stage in _STAGES if stage not in (Stage.DUE, Stage.RECEIVED))
-_SUMS = ("total", "cloud", "crossing", "uplink", "downlink", "clock_offset", "clock_error", "read", "retry_wait")
+COLUMNS = tuple(LATENCY)
+_REQUIRED = tuple(name for name in COLUMNS if name not in ADDED)
 _ONE_WAY = ("uplink", "downlink")
-DECIMAL_COLUMNS = ("gate_distance", "local_confidence")  # Numbers with six decimals.
-ADDED_COLUMNS = (  # Missing in logs of earlier versions; at the end, so that the other columns keep their positions.
-    "gate_distance", "reused_sequence", "local_confidence",
-    *(_TIME_COLUMNS[stage] for stage in OPTIONAL_STAGES),
-    *(_DURATION_COLUMNS[stage] for stage in OPTIONAL_STAGES),
-    "dispatch",
-)  # fmt: skip
-REQUIRED_COLUMNS = (
-    *_VALUE_COLUMNS,
-    *(_TIME_COLUMNS[stage] for stage in _STAGES),
-    *(_DURATION_COLUMNS[stage] for stage in _DURATIONS),
-    *(f"{name}_ms" for name in _SUMS),
-    *(f"{name}_resolved" for name in _ONE_WAY),
-)
-COLUMNS = (*REQUIRED_COLUMNS, *ADDED_COLUMNS)
+_cells_of_row = cells_of(LatencyRow, LATENCY.values())
 
 
 def csv_fields(row: LatencyRow) -> dict[str, str]:
@@ -143,12 +111,12 @@ def csv_fields(row: LatencyRow) -> dict[str, str]:
     - For a frame that was sent twice, `sent` is the time of the attempt that was answered. `sent_ms` then includes
       `retry_wait_ms`, the time from the first attempt to that one; all later columns describe that attempt.
     """
-    fields = _values(row)
+    fields = _cells_of_row(row)
     for times in (row.edge_times, row.cloud_times):
         for stage, at_ns in times.items():
-            fields[_TIME_COLUMNS[stage]] = str(at_ns)
+            fields[f"t_{stage}_ns"] = str(at_ns)
         for stage, duration_ns in durations_ns(times).items():
-            fields[_DURATION_COLUMNS[stage]] = milliseconds(duration_ns)
+            fields[f"{stage}_ms"] = milliseconds(duration_ns)
     sums = _sums_ns(row)
     for name, value_ns in sums.items():
         fields[f"{name}_ms"] = milliseconds(value_ns)
@@ -158,46 +126,9 @@ def csv_fields(row: LatencyRow) -> dict[str, str]:
     return fields
 
 
-def _values(row: LatencyRow) -> dict[str, str]:
-    """Returns the fields of a row that are not times."""
-    fields = {name: str(getattr(row, name)) for name in _NUMBER_COLUMNS}
-    for name in TEXT_COLUMNS:
-        fields[name] = text_cell(getattr(row, name), is_trusted=name not in _WORKER_TEXTS)
-    if row.reused_sequence is not None:
-        fields["reused_sequence"] = str(row.reused_sequence)
-    for name in DECIMAL_COLUMNS:
-        if (value := getattr(row, name)) is not None:
-            fields[name] = f"{value:.6f}"
-    return fields
-
-
-def text_cell(text: str, *, is_trusted: bool) -> str:
-    """Returns a text as a cell: printable, short, and no formula for a spreadsheet unless `is_trusted`."""
-    # Without line breaks: a row that a kill cut short is recognised by its missing line end.
-    text = " ".join(printable(text).split())
-    return (text if is_trusted else csv_text(text))[:_MAX_TEXT]
-
-
-def milliseconds(value_ns: int) -> str:
-    """Returns nanoseconds as milliseconds with six decimals, which keeps sums of columns exact."""
-    sign, value_ns = ("-", -value_ns) if value_ns < 0 else ("", value_ns)
-    return f"{sign}{value_ns // 1_000_000}.{value_ns % 1_000_000:06d}"
-
-
-def nanoseconds(text: str) -> int | None:
-    """Returns milliseconds with at most six decimals as nanoseconds; None for other text."""
-    match = _MILLISECONDS(text)
-    return int(f"{match[1]}{match[2]}{(match[3] or '').ljust(6, '0')}") if match else None
-
-
-def integer(text: str) -> int | None:
-    """Returns a number of a log that fits 64 bits; None for other text."""
-    return int(text) if _INTEGER(text) and abs(int(text)) < _INTEGER_END else None
-
-
 def _sums_ns(row: LatencyRow) -> dict[str, int]:
     edge, cloud = row.edge_times, row.cloud_times
-    sums = {"read": row.read_ns, "retry_wait": row.retry_wait_ns}
+    sums = {}
     if Stage.DUE in edge and (Stage.MASK_DECODED in edge or row.has_result_of_vehicle):
         sums["total"] = edge.get(Stage.MASK_DECODED, max(edge.values())) - edge[Stage.DUE]
     if Stage.RECEIVED in cloud and Stage.REPLIED in cloud:
@@ -325,7 +256,7 @@ def csv_line(fields: Mapping[str, str], columns: Sequence[str] = COLUMNS) -> str
 
 
 def read_rows(folder: Path, problems: list[str] | None = None) -> Iterator[dict[str, str]]:
-    """Yields the rows of a run as text by column; missing measurements are empty, and so are `ADDED_COLUMNS` if missing.
+    """Yields the rows of a run as text by column; missing measurements are empty, and so are those that the log lacks.
 
     `problems` collects the lines that are not rows, which are then skipped.
 
@@ -362,7 +293,7 @@ def read_header(folder: Path, name: str = CSV_NAME) -> tuple[str, ...]:
 
 def journal_columns(header: Collection[str]) -> tuple[str, ...]:
     """Returns the columns of the journal, which has no header line, of a run whose log has the columns `header`."""
-    return tuple(name for name in COLUMNS if name not in ADDED_COLUMNS or name in header)
+    return tuple(name for name in COLUMNS if name not in ADDED or name in header)
 
 
 def _read_lines(
@@ -377,9 +308,9 @@ def _read_lines(
     # Text after the last line end is part of a row, from a killed process.
     lines = ((line, _cells(each)) for line, each in enumerate(text.split("\n")[:-1], start=1) if each)
     names = header or next(lines, (1, ()))[1]
-    if not frozenset(names).issuperset(REQUIRED_COLUMNS):
+    if not frozenset(names).issuperset(_REQUIRED):
         raise LogError(f"{path} is not a latency log: its first line does not name the expected columns")
-    absent = dict.fromkeys((name for name in ADDED_COLUMNS if name not in names), "")
+    absent = dict.fromkeys((name for name in ADDED if name not in names), "")
     for line, cells in lines:
         fields = dict(zip(names, cells, strict=False))
         if len(cells) == len(names) and fields["outcome"] in _OUTCOMES:

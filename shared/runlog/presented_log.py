@@ -10,21 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from shared.errors import unwritable_message
 from shared.files import open_file
-from shared.runlog.latency_log import (
-    LogError,
-    append_whole,
-    created,
-    csv_line,
-    integer,
-    log_full_disk,
-    milliseconds,
-    nanoseconds,
-    text_cell,
-)
+from shared.runlog.columns import PRESENTED, TEXTS, Column, cells_of
+from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk
 
 PRESENTED_NAME = "presented.csv"
 HOLD = "hold"  # The presenter whose outputs are the results themselves: each was ready when its result arrived.
@@ -67,30 +58,15 @@ class PresentedRow:
     flow: str = ""  # The size of the images of the optical flow, as the presenter names it; empty without one.
 
 
-_INTEGERS = ("frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "source_sequence", "age_ns")
-COLUMNS = (
-    "camera", "session", "tick", "frame_index", "frame_stamp_ns", "due_ns", "presented_ns", "origin", "reason",
-    "source_sequence", "age_ns", "processing_ms", "flow",
-)  # fmt: skip
+COLUMNS = tuple(PRESENTED)
+_cells_of_row = cells_of(PresentedRow, PRESENTED.values())
 _MAX_LINE_BYTES = 1 << 14
 _CLOSED = -1  # A thread that outlives the log must not write to a reused file descriptor.
 
 
 def presented_fields(row: PresentedRow) -> dict[str, str]:
     """Returns a row as CSV text by column; what is unknown is empty, never zero."""
-    fields = {
-        "camera": text_cell(row.camera, is_trusted=True),
-        "session": row.session,
-        "tick": str(row.tick),
-        "origin": row.origin.value,
-        "reason": text_cell(row.reason, is_trusted=False),
-        "processing_ms": "" if row.processing_ns is None else milliseconds(row.processing_ns),
-        "flow": text_cell(row.flow, is_trusted=False),
-    }
-    for name in _INTEGERS:
-        value = getattr(row, name)
-        fields[name] = "" if value is None else str(value)
-    return fields
+    return dict.fromkeys(COLUMNS, "") | _cells_of_row(row)
 
 
 @dataclass(slots=True)
@@ -215,30 +191,22 @@ def _row(fields: dict[str, str]) -> PresentedRow:
     origin = fields["origin"]
     if origin not in frozenset(OutputOrigin):
         raise ValueError(f"{origin!r} is no origin of an output")
-    tick = _integer(fields, "tick")
+    tick = PRESENTED["tick"].number(fields["tick"])
     if tick is None or tick < 0:
         raise ValueError(f"{fields['tick']!r} is no number of a tick")
-    return PresentedRow(
-        camera=fields["camera"],
-        session=fields["session"],
-        tick=tick,
-        origin=OutputOrigin(origin),
-        reason=fields["reason"],
-        processing_ns=_nanoseconds(fields, "processing_ms"),
-        flow=fields["flow"],
-        **{name: _integer(fields, name) for name in _INTEGERS},
-    )
+    numbers = {
+        column.attribute: _number(column, fields[name])
+        for name, column in PRESENTED.items()
+        if column.kind not in TEXTS
+    }
+    if (numbers["processing_ns"] or 0) < 0:
+        raise ValueError(f"its processing_ms is {fields['processing_ms']!r}")
+    texts: dict[str, Any] = {name: fields[name] for name, column in PRESENTED.items() if column.kind in TEXTS}
+    return PresentedRow(**texts | numbers | {"origin": OutputOrigin(origin)})
 
 
-def _integer(fields: dict[str, str], name: str) -> int | None:
-    value = integer(fields[name])
-    if fields[name] and value is None:
-        raise ValueError(f"its {name} is {fields[name]!r}")
-    return value
-
-
-def _nanoseconds(fields: dict[str, str], name: str) -> int | None:
-    value = nanoseconds(fields[name])
-    if fields[name] and (value is None or value < 0):
-        raise ValueError(f"its {name} is {fields[name]!r}")
+def _number(column: Column, text: str) -> int | None:
+    value = column.number(text)
+    if text and value is None:
+        raise ValueError(f"its {column.name} is {text!r}")
     return value

@@ -18,7 +18,8 @@ from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
 from analysis.study.accuracy import STREAMING_COLUMNS
 from shared.errors import SkylaneError
 from shared.files import check_file, read_file
-from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, CSV_NAME, LogError, Outcome
+from shared.runlog.columns import ADDED
+from shared.runlog.latency_log import COLUMNS, CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import read_manifest
 
 KIND: Final = "study"
@@ -232,7 +233,7 @@ def _read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
     try:
         return pd.read_parquet(path, columns=columns)
     except ValueError:  # A study of an earlier version lacks the columns of frames that were not sent.
-        known = [name for name in columns if name not in ADDED_COLUMNS]
+        known = [name for name in columns if name not in ADDED]
         return pd.read_parquet(path, columns=known).reindex(columns=columns)
 
 

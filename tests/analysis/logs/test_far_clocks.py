@@ -9,7 +9,8 @@ from analysis.logs.audit import audit
 from analysis.logs.log_rows import read_log
 from shared.clock import Offset
 from shared.messages.msgpack_reader import MAX_NS
-from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome, milliseconds
+from shared.runlog.columns import milliseconds
+from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.run_manifest import write_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.support import run_damage

@@ -8,7 +8,8 @@ import pytest
 
 from analysis.logs.run_log import load_run, load_runs
 from shared.resources.sampler import COLUMNS as RESOURCES
-from shared.runlog.latency_log import ADDED_COLUMNS, COLUMNS, DECIMAL_COLUMNS, Outcome
+from shared.runlog.columns import ADDED
+from shared.runlog.latency_log import COLUMNS, Outcome
 from tests.support import run_damage
 from tests.support.run_damage import EARLIER_RUNS
 
@@ -89,9 +90,9 @@ def test_columns_that_an_earlier_version_lacks_are_empty(folder: Path) -> None:
     assert not run.problems
     assert tuple(run.frames.columns) == COLUMNS
     assert (run.frames["outcome"] == Outcome.ANSWERED).all()
-    added = run.frames[list(ADDED_COLUMNS)]
+    added = run.frames[list(ADDED)]
     assert (added.isna() | (added == "")).all(axis=None)
-    assert {str(run.frames[name].dtype) for name in DECIMAL_COLUMNS} == {"float64"}
+    assert {str(run.frames[name].dtype) for name in ("gate_distance", "local_confidence")} == {"float64"}
     assert str(run.frames["reused_sequence"].dtype) == "Int64"
 
 

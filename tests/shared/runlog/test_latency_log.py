@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.clock import Offset
+from shared.runlog.columns import ADDED, LATENCY, milliseconds
 from shared.runlog.latency_log import (
-    ADDED_COLUMNS,
     COLUMNS,
     CSV_NAME,
     JOURNAL_NAME,
@@ -22,8 +22,6 @@ from shared.runlog.latency_log import (
     Outcome,
     csv_fields,
     csv_line,
-    milliseconds,
-    nanoseconds,
     outcomes,
     read_header,
     read_journal,
@@ -105,9 +103,9 @@ def test_columns_of_later_versions_are_at_the_end(tmp_path: Path) -> None:
         log.close(replace(_row(1, Outcome.REUSED), gate_distance=12.5, reused_sequence=0, local_confidence=1.0))
         log.close(replace(_row(2), dispatch="load"))
     first, second, third = read_rows(tmp_path)
-    assert COLUMNS[-len(ADDED_COLUMNS) :] == ADDED_COLUMNS
-    assert {first[name] for name in ADDED_COLUMNS} == {""}
-    assert [second[name] for name in ADDED_COLUMNS[:3]] == ["12.500000", "0", "1.000000"]
+    assert COLUMNS[-len(ADDED) :] == ADDED
+    assert {first[name] for name in ADDED} == {""}
+    assert [second[name] for name in ADDED[:3]] == ["12.500000", "0", "1.000000"]
     assert (COLUMNS[-1], second["dispatch"], third["dispatch"]) == ("dispatch", "", "load")
 
 
@@ -118,7 +116,7 @@ def test_a_log_of_an_earlier_version_is_read(folder: Path) -> None:
     rows = list(read_rows(folder))
     assert outcomes(rows) == {Outcome.ANSWERED: 14}
     assert "dispatch" in absent
-    assert absent <= set(ADDED_COLUMNS)
+    assert absent <= set(ADDED)
     assert {row[name] for row in rows for name in absent} == {""}
     assert {row["outcome"] for row in read_journal(folder)} == {"aborted"}
 
@@ -335,5 +333,9 @@ def test_lines_that_are_not_rows_can_be_skipped(tmp_path: Path) -> None:
 def test_milliseconds_are_read_back_exactly(value_ns: int) -> None:
     """Spreadsheets remove trailing zeros."""
     text = milliseconds(value_ns)
-    assert nanoseconds(text) == nanoseconds(text.rstrip("0").rstrip(".") if value_ns else text) == value_ns
-    assert {nanoseconds(bad) for bad in ("", "soon", "1.2345678", "1e3", "--1", "nan")} == {None}
+    assert (
+        LATENCY["total_ms"].number(text)
+        == LATENCY["total_ms"].number(text.rstrip("0").rstrip(".") if value_ns else text)
+        == value_ns
+    )
+    assert {LATENCY["total_ms"].number(bad) for bad in ("", "soon", "1.2345678", "1e3", "--1", "nan")} == {None}

@@ -17,7 +17,8 @@ from analysis.report.content import Caution, Chapter, Paragraph, ReportContent, 
 from analysis.report.data.report_input import ReportInput, StudyLog, load_study
 from analysis.report.document import report_of
 from analysis.report.results import report_json
-from shared.runlog.latency_log import ADDED_COLUMNS, Outcome
+from shared.runlog.columns import ADDED
+from shared.runlog.latency_log import Outcome
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
@@ -420,7 +421,7 @@ def test_a_study_of_an_earlier_version_is_reported(tmp_path: Path) -> None:
     runs = pd.read_csv(folder / "runs.csv")
     runs.drop(columns=["reused", "answered_locally", "frames_sent"]).to_csv(folder / "runs.csv", index=False)
     frames = pd.read_parquet(folder / "frames.parquet")
-    frames.drop(columns=[*ADDED_COLUMNS]).to_parquet(folder / "frames.parquet", index=False)
+    frames.drop(columns=[*ADDED]).to_parquet(folder / "frames.parquet", index=False)
     study = load_study(folder)
     assert not study.problems
     assert study.group(study.cells[0]).result_share == pytest.approx(
