@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from cloud.isolation.channel import ChannelClosedError, EngineChannel, SharedMemory, SharedMemoryError, replaced
+from shared import clock
 from shared.errors import SkylaneError
 from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs
 from shared.inference.table import ENGINES
@@ -116,7 +116,7 @@ class IsolatedEngine:
         """See Engine."""
         try:
             self._wait_until_open()
-            started_s = time.perf_counter()
+            started_ns = clock.now_ns()
             outputs = self._process.infer(batch, self._timeout_s(len(batch)))
         except ProcessLostError as error:
             self._replace(error)
@@ -124,7 +124,7 @@ class IsolatedEngine:
         except (EngineError, DeviceError, IsolationError) as error:
             self._replace(error)
             raise InferenceError(f"the engine's process could not be replaced: {error}") from error
-        took_s = (time.perf_counter() - started_s) / len(batch)
+        took_s = (clock.now_ns() - started_ns) / 1e9 / len(batch)
         self._fastest_s = min(took_s, self._fastest_s or took_s)
         return outputs
 

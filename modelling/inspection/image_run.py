@@ -1,6 +1,5 @@
 """`skylane model run`: runs a model on one image and writes the result as files."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from modelling.evaluation.bag_images import prepared
+from shared import clock
 from shared.files import new_file
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
@@ -50,9 +50,9 @@ def predict(model: Model, rgb: ImageArray, size: MaskSize = "frame") -> ImageRun
         size: Size of a mask: that of the image (`frame`), or of the model's input (`model`).
     """
     image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
-    began_ns = time.perf_counter_ns()
+    began_ns = clock.now_ns()
     outputs = model.infer(image[np.newaxis])
-    inference_ms = (time.perf_counter_ns() - began_ns) / 1e6
+    inference_ms = (clock.now_ns() - began_ns) / 1e6
     result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry, size)
     return ImageRun(result, model.card, inference_ms)
 

@@ -1,6 +1,5 @@
 """The frames of a bag as a vehicle encodes them, and the same frames directly into a model."""
 
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -16,6 +15,7 @@ from edge.frame_record import FrameRecord
 from edge.pipeline import prepare
 from edge.sources.source import open_source
 from ops.processes.child import BenchError
+from shared import clock
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Resize
@@ -87,9 +87,9 @@ def inference_ms(model: Model, images: Sequence[Pixels], frames: int) -> list[fl
     durations_ms = []
     for number in range(frames + WARM_UP_FRAMES):
         image = np.asarray(images[number % len(images)], np.uint8)[None]
-        begin_ns = time.perf_counter_ns()
+        begin_ns = clock.now_ns()
         model.predict(image)
-        durations_ms.append((time.perf_counter_ns() - begin_ns) / 1e6)
+        durations_ms.append((clock.now_ns() - begin_ns) / 1e6)
     return durations_ms[WARM_UP_FRAMES:]
 
 
