@@ -92,21 +92,26 @@ class Replier:
     ) -> None:
         """`node` is the name of this process in stamps. `load_after` returns the load that a reply reports."""
         self.on_batch: list[Callable[[ModelCard, int], None]] = []  # Called with the size of each inferred batch.
-        self.on_replied: list[Callable[[Request, ResultMessage], None]] = []  # Called after each reply; return at once.
         self.stats = ServingStats()
         self.recent = RecentFrames()
         self.errors = RequestErrors()
         self.log = WorkerFrameLog()
+        # Called after each reply; they return at once.
+        self.on_replied: list[Callable[[Request, ResultMessage], None]] = [
+            self.stats.add,
+            self._add_recent,
+            self.log.replied,
+        ]
         self._worker = worker
         self._node = node
         self._load_after = load_after
-        self._counts = Counts()
+        self._unreadable = Counts()
         self._ignored = Counts()
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Number of frames by the status of their reply; `unreadable` ones could get no reply."""
-        return self._counts.by_name()
+        return self.stats.counts | self._unreadable.by_name()
 
     @property
     def ignored(self) -> Mapping[str, int]:
@@ -161,7 +166,7 @@ class Replier:
     def refuse(self, request: Request, status: Status, reason: str) -> None:
         """Replies without a result; a frame without a readable id is only counted."""
         if request.id is None:
-            self._counts.add("unreadable")
+            self._unreadable.add("unreadable")
             self.log.unreadable(request, reason)
             request.finish()
             return
@@ -213,13 +218,12 @@ class Replier:
         return (request.message.stamps if request.message else ()) + own
 
     def _finish(self, request: Request, reply: ResultMessage) -> None:
-        self._counts.add(reply.status.value)
         for listener in self.on_replied:
             listener(request, reply)
-        self.stats.add(request, reply)
-        self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
-        self.log.replied(request, reply)
         request.finish()
+
+    def _add_recent(self, request: Request, reply: ResultMessage) -> None:
+        self.recent.add(reply.status.value, _recent_times(request) if reply.status is Status.ANSWERED else {})
 
 
 TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that they consist of here.
@@ -274,6 +278,16 @@ class ServingStats:
             stats.answered += 1
             stats.executions += 1 / request.batch_size
             stats.stages_ns.update(durations_ns(request.own_times))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of frames by the status of their reply."""
+        counts: Counter[str] = Counter()
+        with self._lock:
+            counts[Status.ANSWERED.value] += sum(stats.answered for stats in self._models.values())
+            for (_, status, _), frames in self._refused.items():
+                counts[status.value] += frames
+        return dict(+counts)
 
     @property
     def models(self) -> Mapping[tuple[str, str], ModelStats]:
