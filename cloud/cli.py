@@ -33,7 +33,7 @@ cloud.add_command(control)
 
 _DAILY = (
     *("--config", "--models", "--model", "--device", "--engine", "--precision", "--worker", "--broker", "--certs"),
-    *("--http", "--grpc", "--tokens", "--max-frames", "--max-batch", "--max-wait-ms", "--replicas", "--control"),
+    *("--http", "--grpc", "--tokens", "--max-frames", "--max-batch", "--max-wait-ms", "--control"),
     *(
         "--operator",
         "--resources",
@@ -57,7 +57,7 @@ _DAILY = (
 @_options("Gateway", "http", "grpc", "listen", "gateway_tls_cert", "gateway_tls_key", "tokens", "images")
 @_options("Gateway", "origins", "allowed_hosts", "max_message_bytes", "max_calls")
 @_options("Queue and batching", "max_frames", "max_bytes", "max_pixels", "max_batch", "max_wait_ms", "instances")
-@_options("Operation", "replicas", "control", "operators", "health_file")
+@_options("Operation", "control", "operators", "health_file")
 @click.option(
     "--resources",
     cls=KeyOption,
@@ -68,8 +68,7 @@ _DAILY = (
 @_options("Operation", "otel", "otel_share", "log_level", "log_format")
 @_options("Advanced", "threads", "decoders", "encoders")
 @_options("Advanced", "isolate", "isolate_hang_s", "isolate_start_s", "isolate_memory_mb")
-@click.option("--supervised", is_flag=True, hidden=True, help="Drain and stop when the standard input ends.")
-def serve(config: Path | None, resources: Path | None, *, supervised: bool, **flags: Any) -> None:
+def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
     """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
@@ -78,10 +77,9 @@ def serve(config: Path | None, resources: Path | None, *, supervised: bool, **fl
         level=settings.log_level,
         log_format=settings.log_format,
         context={"node": "cloud", "worker": worker},
-        wraps_native=not supervised,  # The parent process of a replica does.
     )
     try:
-        run(settings, resources, supervised=supervised)
+        run(settings, resources)
     except Exception as error:
         if settings.log_format != LogFormat.JSON:
             raise

@@ -126,7 +126,6 @@ class CloudConfig(NodeSection):
         le=64,
     )
 
-    replicas: int = setting(1, "Number of worker processes on this host, named NAME-1, NAME-2, …", ge=1, le=64)
     control: bool = setting(True, "Let operators load and unload models over the broker.", "--control/--no-control")
     operators: tuple[Annotated[str, parsed_by(partial(validate_name, "operator"))], ...] = setting(
         (),

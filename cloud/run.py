@@ -15,7 +15,6 @@ from cloud.isolation.engine import IsolationLimits
 from cloud.models.loader import ModelLoader
 from cloud.node import CloudNode
 from cloud.preflight import check_gateway, warn_if_pids_limit_is_low
-from cloud.replicas import Replicas, stop_with_parent
 from cloud.serving.request import Request
 from shared import clock
 from shared.errors import SkylaneError
@@ -66,13 +65,12 @@ class CountSummary:
         self._counts, self._logged_ns = dict(counts), now_ns
 
 
-def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False) -> None:
-    """Runs a worker, or its replicas, until a termination signal.
+def run(config: CloudConfig, resources: Path | None) -> None:
+    """Runs a worker until a termination signal.
 
     Args:
         config: The configuration; the worker has a name.
         resources: The file for the samples of the worker's resource use.
-        supervised: Whether the worker is a replica, which ends with its parent process.
 
     Raises:
         SkylaneError: the worker could not start, or ended with an error.
@@ -80,14 +78,6 @@ def run(config: CloudConfig, resources: Path | None, *, supervised: bool = False
     assert config.worker is not None
     if config.addresses:
         check_gateway(config)
-    if config.replicas > 1:
-        replicas = Replicas(config, config.worker, resources)
-        on_termination_signals(lambda *_: replicas.stop())
-        replicas.run()
-        _LOG.info("stopped")
-        return
-    if supervised:
-        stop_with_parent()
     with nullcontext() if config.otel is None else load("option", _EXPORTS, "--otel")(config) as export:
         _run_one(config, resources, export)
 

@@ -251,7 +251,6 @@ WRITERS = {
     "shared/logs.py": "standard error",
     "edge/view/view_process.py": "standard output",
     "cloud/isolation/engine_process.py": "/proc",
-    "cloud/replicas.py": "a temporary folder",
     "cloud/engines/openvino/graph.py": "a temporary folder",
     "edge/view/rerun_viewer.py": "a temporary folder",
     "modelling/conversion/conversion_graph.py": "a temporary folder",

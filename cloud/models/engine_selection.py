@@ -59,7 +59,7 @@ def select_engine(repository: Repository, stored: StoredModel, placement: Placem
     found = [each for each in candidates(repository, stored) if placement.precision in (None, each.precision)]
     by_text = {str(each): each for each in found}
     key = _key(stored, truth, found, placement)
-    with engine_cache.measurement_lock():  # Replicas that start together would distort the measurements.
+    with engine_cache.measurement_lock():  # Workers that start together would distort the measurements.
         measurement = engine_cache.load(key)
         remembered = measurement is not None and measurement.chosen in by_text
         if measurement is None or not remembered:

@@ -70,7 +70,7 @@ class Model:
         if instances > 1 and not self.is_reentrant:
             raise SkylaneError(
                 f"{self.card.name} runs on {self.engine_name}{' in a separate process' if self.pid else ''}, one batch "
-                f"at a time: set instances to 1 instead of {instances}, or start replicas"
+                f"at a time: set instances to 1 instead of {instances}, or start several workers"
             )
         self._instances = instances
 

@@ -167,7 +167,6 @@ def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixtu
         (("--precision", "fp8"), "'fp8' is not one of"),
         (("--engine", "tflite"), "engine 'tflite' does not read frozen_graph: use tensorflow, openvino"),
         (("--threads", "-1"), "Invalid value for '--threads': -1 is too small: give a whole number from 0 to 1024"),
-        (("--replicas", "0"), "Invalid value for '--replicas': 0 is too small: give a whole number from 1 to 64"),
         (("--operator", "a/b"), "Error: --operator: operator 'a/b' is not allowed"),
     ],
 )

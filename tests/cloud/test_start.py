@@ -65,7 +65,7 @@ def test_a_bad_model_of_a_repository_is_reported_and_the_others_are_served(repos
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-@pytest.mark.parametrize("flags", [(), ("--isolate",), ("--replicas", "2")])
+@pytest.mark.parametrize("flags", [(), ("--isolate",)])
 def test_all_that_a_worker_writes_are_log_lines(repository: Path, log_format: str, flags: tuple[str, ...]) -> None:
     """Notices of TensorFlow, Keras and absl would break a log collector."""
     with serving(repository, "--model", "tiny", "--log-format", log_format, *flags) as worker:
