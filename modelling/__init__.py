@@ -1,4 +1,4 @@
-"""Models: network architectures, training, evaluation, inspection, conversion and quantization.
+"""Models: network architectures, evaluation, inspection, conversion and quantization.
 
 Start with `recipes`, the models that Skylane builds, and `building`.
 """

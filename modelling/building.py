@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud.engines.tensorflow.graphdef import read_graph
+from modelling.architectures.weights import Weights, assign, weights_in
 from modelling.export import (
     CONFIDENCE,
     INPUT,
@@ -17,7 +18,6 @@ from modelling.export import (
 )
 from modelling.frameworks import keras
 from modelling.recipes import Format, NetworkOutput, Recipe
-from modelling.training.weights import Weights, assign, weights_in
 from rosbag_tools.drive.scene import CLASSES
 from shared.errors import SkylaneError
 from shared.files import tree_sha256, write_file
@@ -123,7 +123,7 @@ def shipped_weights(recipe: Recipe, root: Path) -> Weights:
         (form,) = recipe.formats
         raise BuildError(
             f"{recipe.name} is shipped as {form} only, which another format is not made from: leave --format out, or train "
-            "again with --train"
+            f"it again: `python -m training {recipe.name} --format FORMAT` in a checkout"
         )
     path = _built_in(recipe, root)
     try:
@@ -148,7 +148,10 @@ def _built_in_file(recipe: Recipe, root: Path) -> Path:
     return path
 
 
-_REMEDY = "name its repository by --weights-from, restore the file from git's history, or train again with --train"
+_REMEDY = (
+    "name its repository by --weights-from, restore the file from git's history, or train the model again: "
+    "`python -m training` in a checkout"
+)
 
 
 def _with_weights(recipe: Recipe, root: Path, weights: Weights | None) -> Any:

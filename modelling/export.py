@@ -16,10 +16,10 @@ from cloud.engines.tensorflow.runtime import convert_variables_to_constants
 from modelling.architectures import networks
 from modelling.architectures.blocks import BatchToSpace, PooledPhases, ResizeLike, SpaceToBatch, Tensor
 from modelling.architectures.heads import SCORES
+from modelling.architectures.weights import SCOPE, assign, variables, weights_of
 from modelling.conversion.conversion_graph import tflite_model
 from modelling.frameworks import keras, tf
 from modelling.recipes import NetworkOutput
-from modelling.training.weights import SCOPE, assign, variables, weights_of
 from shared.files import write_file
 
 INPUT = "input"
@@ -67,7 +67,7 @@ def serving_function(network: Any, output: NetworkOutput, height: int, width: in
 def frozen_graph(network: Any, output: NetworkOutput, height: int, width: int, *, batch: int | None = 1) -> Any:
     """Returns the GraphDef of `serving_function`, from `input:0` to the tensors in TENSORS; a `batch` of None is any size.
 
-    Each weight is a constant "weights/<layer>.<variable>", which `modelling.training.weights.weights_in` reads.
+    Each weight is a constant "weights/<layer>.<variable>", which `modelling.architectures.weights.weights_in` reads.
     """
     function = tf.function(serving_function(network, output, height, width), autograph=False)
     concrete = function.get_concrete_function(_specification(output, height, width, batch))

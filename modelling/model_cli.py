@@ -3,39 +3,33 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from importlib import import_module
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cloud.models.loader import ModelLoader
+from modelling.build_cli import build
 from modelling.cli_options import DEMOSAIC, DEVICE, JSON, LABELS, MAP, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model, quantize
 from modelling.fetching import fetch
 from modelling.fusion.tune_cli import tune_fusion
-from modelling.recipes import RECIPES, Format, Recipe
 from modelling.reuse.tune_cli import judge_gate, tune_gate
 from modelling.tables import model_rows, models_table, result_table
-from shared.flags import FiniteRange, FullHelpGroup, WholeRange
+from shared.flags import FullHelpGroup, WholeRange
 from shared.imaging.geometry import Resize
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
 from shared.inference.table import ENGINES
-from shared.messages.topics import validate_name
 from shared.models.manifest import COLOUR_LAYOUTS, NORMALIZATIONS, AxisOrder, BoxOrder, NoObject, OutputKind, Placement
 from shared.models.repository import Repository
 from shared.quiet import progress_console
 from shared.sanitize import printable_lines
 from shared.task import TASKS, task_named
 from shared.terminal_table import Table
-
-if TYPE_CHECKING:
-    from modelling.training.weights import Weights
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]  # Not generic at run time in all versions of click 8.
@@ -62,7 +56,7 @@ def model() -> None:
     """Build, inspect, list, run and evaluate models."""
 
 
-for each in (fetch, quantize, convert_model, tune_gate, judge_gate, tune_fusion):
+for each in (build, fetch, quantize, convert_model, tune_gate, judge_gate, tune_fusion):
     model.add_command(each)
 
 
@@ -78,78 +72,6 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
         Console().print(models_table(rows, f"Models in {repository}"))
     else:
         click.echo(f"{repository} holds no model: `skylane model build road-small` makes one")
-
-
-@model.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=click.Choice(sorted(RECIPES)))
-@click.option("--train", is_flag=True, help="Train the weights on the synthetic drive first; takes hours on a CPU.")
-@click.option("--minutes", type=FiniteRange(min=0, min_open=True), help="Time limit of the training.")
-@click.option("--steps", type=WholeRange(min=1), help="Number of training steps.")
-@click.option("--seed", type=WholeRange(0, (1 << 32) - 1), help="Seed of the training or of random weights.")
-@click.option(
-    "--work",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for training frames and checkpoints. [runs/training]",
-)
-@click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
-@click.option("--labels", default="street12", show_default=True, **LABELS)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice([each.value for each in Format]),
-    help="Build this format only. [all formats of the model]",
-)
-@click.option("--name", "new_name", metavar="NAME", help="Name of the new model; needs --format and one NAME.")
-@click.option("--free-batch", is_flag=True, help="Accept any batch size instead of 1.")
-@click.option(
-    "--weights-from",
-    "source",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Repository with the built-in weights. [the same]",
-)
-@MODELS
-def build(
-    names: tuple[str, ...],
-    repository: Repository,
-    *,
-    train: bool,
-    untrained: bool,
-    form: str | None,
-    new_name: str | None,
-    free_batch: bool,
-    source: Path | None,
-    labels: Labels,
-    work: Path | None,
-    seed: int | None,
-    **settings: Any,
-) -> None:
-    """Build models into the repository, with built-in weights, random ones if there are none, or a new training."""
-    if train and untrained:
-        raise click.UsageError("--train and --untrained exclude each other")
-    if new_name is not None and (form is None or len(names) > 1):
-        raise click.UsageError("--name applies to one model in one format: give --format, and one NAME")
-    import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
-    from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `list` does not need it.
-
-    for name in names:
-        recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)
-        weights = None
-        if train:
-            given = {key: value for key, value in {**settings, "seed": seed}.items() if value is not None}
-            weights = _train(recipe, work or Path("runs/training") / name, source or repository.root, labels, given)
-        elif untrained:
-            recipe = replace(recipe, trained=False)
-        for folder in building.build(
-            recipe,
-            repository.root,
-            labels,
-            weights,
-            None if form is None else (Format(form),),
-            name=new_name and validate_name("model", new_name),
-            source=source,
-            free_batch=free_batch,
-        ):
-            click.echo(f"built {folder}")
 
 
 @model.command()
@@ -289,23 +211,6 @@ def evaluate(
         return
     Console().print(result.table(f"{name} on {bag}"))
     click.echo(result.summary)
-
-
-def _train(recipe: Recipe, folder: Path, source: Path, labels: Labels, settings: dict[str, Any]) -> "Weights":
-    """Trains a recipe with a progress bar; `source` is the repository with the donor's weights."""
-    from modelling.training import dispatch  # noqa: PLC0415  As in `build`.
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=progress_console()) as progress:
-        task = progress.add_task(f"{recipe.name}: rendering the drive", total=1.0)
-        return dispatch.train(
-            recipe,
-            folder,
-            settings,
-            lambda done, text: progress.update(task, completed=done, description=text),
-            source=source,
-            labels=labels,
-        )
 
 
 if TYPE_CHECKING:  # They import the bag reader and the engines, which other commands do not need.

@@ -21,10 +21,10 @@ from modelling.conversion.derived_model import derived_manifest, end_to_end_sect
 from modelling.evaluation.bag_images import prepared_images
 from modelling.evaluation.metrics import Confusion
 from modelling.evaluation.segmentation import UNSEEN
-from modelling.training.dataset import (
+from rosbag_tools.drive.drive_views import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
-    TrainingView,
+    DriveView,
     generator,
     rendered_view,
     training_views,
@@ -93,7 +93,7 @@ def bag_frames(card: ModelCard, bag: Path, count: int, holdout: int) -> Calibrat
     return CalibrationFrames(images[:count], [HoldoutFrame(image) for image in images[count:]])
 
 
-def _rendered(card: ModelCard, views: Sequence[TrainingView]) -> Iterator[HoldoutFrame]:
+def _rendered(card: ModelCard, views: Sequence[DriveView]) -> Iterator[HoldoutFrame]:
     for view in views:
         scene, rgb = rendered_view(view, card.height, card.width, generator(view))
         rows, columns = scene.class_ids.shape

@@ -2,19 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib import import_module
 from typing import Any
 
-from rosbag_tools.drive.scene import CLASSES, WEATHERS
+from rosbag_tools.drive.scene import CLASSES, OBJECTS, PRESENCE, WEATHERS
 from shared.errors import UnknownNameError
 
 Colour = tuple[int, int, int]
-
-OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # The drive's classes per detector class.
-PRESENCE = ("no vehicle", "vehicle")  # The answers to the question of a fixed camera: is there a vehicle?
-# The vehicle (see OBJECTS) may be parked. The visible part of its box must have at least this share of the frame's height:
-# the drive's cameras see a car so high from 7 m on, and a bus from 15 m on. Smaller boxes are always somewhere in the street.
-HEIGHT_SHARE = 0.25
 
 
 class Format(StrEnum):
@@ -77,8 +70,9 @@ class Recipe:
 
         `thinned=True` returns one that trains the same variables at lower cost; road models only.
         """
-        function = self.architecture or self.name.replace("-", "_")
-        build = getattr(import_module("modelling.architectures.networks"), function)  # Imports TensorFlow.
+        from modelling.architectures import networks  # noqa: PLC0415  It imports TensorFlow, which `model list` does not need.
+
+        build = getattr(networks, self.architecture or self.name.replace("-", "_"))
         return build(len(self.class_names), folded=folded, **variant)
 
     def folder_name(self, form: Format) -> str:

@@ -23,6 +23,7 @@ ALLOWED_IMPORTS = {
     "analysis": {"edge", "modelling", "rosbag_tools", "shared"},
     "ops": {"analysis", "cloud", "edge", "modelling", "rosbag_tools", "shared"},
     "bench": {"analysis", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared", "skylane"},
+    "training": {"analysis", "bench", "cloud", "edge", "modelling", "ops", "rosbag_tools", "shared", "skylane"},
     "skylane": {"analysis", "cloud", "edge", "modelling", "rosbag_tools", "shared"},
 }
 # Libraries that take long to import, or are not installed on every vehicle.

@@ -1,7 +1,7 @@
 """The building blocks of MobileNetV3 and its heads.
 
 A network has two variants. For training, batch normalisation follows each convolution. For inference (`folded`), the
-normalisation is part of the convolution's weights and bias; `modelling.training.weights.fold` converts the weights.
+normalisation is part of the convolution's weights and bias; `training.weights.fold` converts the weights.
 
 Dilated convolutions are implemented by `SpaceToBatch`: it splits a map into interleaved smaller maps, its phases, stacked
 along the batch, and a plain convolution on them equals a dilated one on the whole map. TensorFlow would split and join the

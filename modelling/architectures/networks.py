@@ -10,8 +10,7 @@ from typing import Any
 from modelling.architectures import heads, mobilenet_v3
 from modelling.architectures.blocks import BlockBuilder, ResizeLike, Tensor, rounded
 from modelling.frameworks import keras, tf
-from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE
-from rosbag_tools.drive.scene import CLASSES
+from rosbag_tools.drive.scene import CLASSES, HEIGHT_SHARE, OBJECTS, PRESENCE
 
 Network = Any  # A keras.Model; Keras has no type hints.
 

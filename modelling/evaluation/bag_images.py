@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.evaluation.metrics import Floats
-from modelling.recipes import HEIGHT_SHARE, OBJECTS
-from rosbag_tools.drive.scene import Box
+from rosbag_tools.drive.scene import HEIGHT_SHARE, OBJECTS, Box
 from rosbag_tools.messages.ros_types import read_boxes, read_label_info, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.reading.frames import BagSource, ImageDecoder, depth_topics
@@ -65,7 +64,7 @@ _MIN_VISIBLE = 0.4  # The share of a box that a crop must show to train on it.
 
 
 def truth_of(boxes: Sequence[Box], height: float) -> int:
-    """Returns the true answer to "is there a vehicle?" for a frame: the class id in `modelling.recipes.PRESENCE`.
+    """Returns the true answer to "is there a vehicle?" for a frame: the class id in `rosbag_tools.drive.scene.PRESENCE`.
 
     Args:
         boxes: The true boxes of the frame, of all classes.

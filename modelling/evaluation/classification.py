@@ -20,7 +20,7 @@ from modelling.evaluation.bag_images import (
 )
 from modelling.evaluation.metrics import Confusion
 from modelling.evaluation.segmentation import BagEvaluation
-from modelling.recipes import PRESENCE
+from rosbag_tools.drive.scene import PRESENCE
 from rosbag_tools.reading.frames import BagSource
 from shared.errors import UnknownNameError
 from shared.imaging.frames import Layout, Pixels, UnreadableFrame

@@ -24,8 +24,7 @@ from modelling.evaluation.metrics import (
     with_low_threshold,
 )
 from modelling.evaluation.segmentation import BagEvaluation
-from modelling.recipes import OBJECTS
-from rosbag_tools.drive.scene import Box
+from rosbag_tools.drive.scene import OBJECTS, Box
 from shared.imaging import boxes
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.inference.model import Model

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from shared.inference.pre_postprocess import CHANNEL_AXES, MAP_RANK
-from shared.models.manifest import AxisOrder
+from shared.models.manifest import AxisOrder, ImageDtype
 from shared.sanitize import printable
 
-IMAGE_DTYPES = ("uint8", "int8", "int16", "int32", "float16", "float32")
+IMAGE_DTYPES = get_args(ImageDtype)
 _RGB = 3
 _MIN_SIDE = 8  # Pixels; a smaller side of a tensor with unknown channels is not that of an image.
 _MAX_STEPS = 64  # Operations in a row that do not change the meaning of a tensor.

@@ -21,9 +21,9 @@ from modelling.evaluation.bag_images import (
     truth_of,
 )
 from modelling.evaluation.comparison import ReferenceComparison
-from modelling.recipes import PRESENCE
 from modelling.reuse.calibration import CalibrationSamples
 from modelling.reuse.scoring import FrameOutputs, Scorer, scorer_for
+from rosbag_tools.drive.scene import PRESENCE
 from shared.imaging.geometry import Geometry
 from shared.inference.model import Model, open_local
 from shared.messages.model_card import ModelCard

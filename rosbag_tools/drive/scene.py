@@ -19,7 +19,13 @@ from rosbag_tools.drive.weather import WEATHERS, weather
 from rosbag_tools.drive.world import CHUNK, chunk, plan
 from rosbag_tools.records import Box
 
-__all__ = ["CLASSES", "WEATHERS", "Box", "Drive", "SceneFrame"]
+__all__ = ["CLASSES", "HEIGHT_SHARE", "OBJECTS", "PRESENCE", "WEATHERS", "Box", "Drive", "SceneFrame"]
+
+OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # The drive's classes per detector class.
+PRESENCE = ("no vehicle", "vehicle")  # The answers to the question of a fixed camera: is there a vehicle?
+# The vehicle (see OBJECTS) may be parked. The visible part of its box must have at least this share of the frame's height:
+# the drive's cameras see a car so high from 7 m on, and a bus from 15 m on. Smaller boxes are always somewhere in the street.
+HEIGHT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from shared.inference.engine import DeviceError, EngineError, Images, InferenceE
 from shared.inference.onnx_weights import checked_onnx_file
 from shared.inference.pre_postprocess import file_precision
 from shared.inference.tensor_binding import TensorBinding, TensorInfo
+from shared.messages.tensors import NUMBER_TYPES
 from shared.models.manifest import Manifest, Placement
 
 ort: Any = import_module("onnxruntime")  # Any: the package has no type hints.
@@ -20,12 +21,11 @@ _OLDER = (
     " Export it for a version that it reads (opset_version of torch.onnx.export, ir_version of onnx), or use a newer "
     "onnxruntime"
 )
-_DTYPES = {
+_DTYPES = {f"tensor({each.dtype})": each.dtype for each in NUMBER_TYPES} | {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
-    "tensor(bool)": "bool",
     "tensor(string)": "bytes",
-} | {f"tensor({name})": name for name in ("float16", "int8", "uint8", "int16", "uint16", "int32", "int64")}
+}
 
 
 class OnnxRuntimeEngine:

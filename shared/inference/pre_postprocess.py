@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.imaging.labels import MAX_MASK_LABELS
-from shared.inference.engine import EngineError, Images, InferenceError
+from shared.inference.engine import EngineError, Images, InferenceError, Outputs
 from shared.models.manifest import (
     MASK,
     AxisOrder,
@@ -252,7 +252,7 @@ def _scores_of_pixels(
     return None, None
 
 
-def check_numbers(head: str, values: Array, manifest: Manifest) -> None:
+def _check_numbers(head: str, values: Array, manifest: Manifest) -> None:
     """Checks the values of a head, except of a detector that selects boxes: the places behind them are not initialised.
 
     Raises:
@@ -270,7 +270,7 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
         InferenceError: the output contains NaN, or does not match the manifest, or a class id is not in 0..255.
     """
     section = manifest.heads[head]
-    check_numbers(head, values, manifest)
+    _check_numbers(head, values, manifest)
     try:
         check_output(head, values.shape, preprocessor, manifest, path)
     except EngineError as error:
@@ -291,7 +291,19 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
     return _floats(values[..., objects_slice(manifest)] if section.kind in THRESHOLDS else values)
 
 
-def checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
+def checked_heads(outputs: dict[str, Array], manifest: Manifest) -> Outputs:
+    """Returns the outputs by head of a graph that contains the postprocessing, with class ids as uint8.
+
+    Raises:
+        InferenceError: an output contains NaN, or a class id is not in 0..255.
+    """
+    for head, values in outputs.items():
+        _check_numbers(head, values, manifest)
+    ids = [head for head, section in manifest.heads.items() if section.kind is OutputKind.CLASS_IDS]
+    return outputs | {head: _checked_class_ids(outputs[head]) for head in ids}
+
+
+def _checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:
     """Returns class ids of any dtype as uint8; one that is not in 0..255 is an InferenceError, not another class."""
     if values.dtype not in (np.uint8, np.bool_) and values.size:
         lowest, highest = values.min(), values.max()
@@ -377,7 +389,7 @@ def _class_ids(
             values = best
         else:
             values = (values if axis is None else values.squeeze(axis)) > threshold(section.kind, values.dtype)
-    class_ids = checked_class_ids(values)
+    class_ids = _checked_class_ids(values)
     height, width = manifest.input.height, manifest.input.width
     if class_ids.shape[1:] != (height, width):
         # The output is smaller than the input: enlarge it by nearest neighbour.

@@ -9,25 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.compression import Buffer
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked, little_endian, objects
+from shared.messages.tensors import (
+    MAX_BYTES,
+    MAX_DIMENSIONS,
+    NUMBER_TYPES,
+    TensorsError,
+    cast_checked,
+    little_endian,
+    objects,
+)
 
 BYTES = "BYTES"
 MAX_STRINGS = 4096  # Strings of one raw tensor: an empty one takes 4 bytes on the wire and 200 in memory.
 
-_DTYPES = {  # Datatype: NumPy's name, and the field of `contents` for values that are not raw; FP16 is always raw.
-    "BOOL": ("bool", "bool_contents"),
-    "UINT8": ("uint8", "uint_contents"),
-    "UINT16": ("uint16", "uint_contents"),
-    "UINT32": ("uint32", "uint_contents"),
-    "UINT64": ("uint64", "uint64_contents"),
-    "INT8": ("int8", "int_contents"),
-    "INT16": ("int16", "int_contents"),
-    "INT32": ("int32", "int_contents"),
-    "INT64": ("int64", "int64_contents"),
-    "FP16": ("float16", None),
-    "FP32": ("float32", "fp32_contents"),
-    "FP64": ("float64", "fp64_contents"),
-}
+_TYPES = {each.datatype: each for each in NUMBER_TYPES}
 _FIELD_DTYPES = {  # The dtype of the elements of each field of `contents`.
     "bool_contents": "bool",
     "int_contents": "int32",
@@ -37,13 +32,13 @@ _FIELD_DTYPES = {  # The dtype of the elements of each field of `contents`.
     "fp32_contents": "float32",
     "fp64_contents": "float64",
 }
-_DATATYPES = {dtype: datatype for datatype, (dtype, _) in _DTYPES.items()} | dict.fromkeys(("bytes", "object"), BYTES)
+_DATATYPES = {each.dtype: each.datatype for each in NUMBER_TYPES} | dict.fromkeys(("bytes", "object"), BYTES)
 _LENGTH = struct.Struct("<I")  # Precedes each string.
 
 
 def dtype_name(datatype: str) -> str | None:
     """Returns NumPy's name of a datatype: "bytes" for strings, None for an unsupported datatype."""
-    return "bytes" if datatype == BYTES else _DTYPES.get(datatype, (None,))[0]
+    return "bytes" if datatype == BYTES else _TYPES[datatype].dtype if datatype in _TYPES else None
 
 
 def datatype_name(dtype: str) -> str | None:
@@ -94,7 +89,7 @@ def from_contents(contents: Any, datatype: str, shape: Sequence[int]) -> npt.NDA
         TensorsError: As for `from_raw`, or a number is out of the range of the datatype.
     """
     dtype, count = check_shape(datatype, shape)
-    field = "bytes_contents" if dtype == "bytes" else _DTYPES[datatype][1]
+    field = "bytes_contents" if dtype == "bytes" else _TYPES[datatype].contents_field
     if field is None:
         raise TensorsError(f"{datatype} has no field in contents: send it raw")
     values = getattr(contents, field)
@@ -123,7 +118,7 @@ def check_shape(datatype: str, shape: Sequence[int]) -> tuple[str, int]:
     """
     dtype = dtype_name(datatype)
     if dtype is None:
-        raise TensorsError(f"datatype {datatype[:40]!r} is not supported: send {', '.join((*_DTYPES, BYTES))}")
+        raise TensorsError(f"datatype {datatype[:40]!r} is not supported: send {', '.join((*_TYPES, BYTES))}")
     if len(shape) > MAX_DIMENSIONS:
         raise TensorsError(f"a shape of {len(shape)} dimensions: send at most {MAX_DIMENSIONS}")
     if any(not 0 <= side <= MAX_BYTES for side in shape):  # Not quoted: a number may have thousands of digits.

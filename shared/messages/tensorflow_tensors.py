@@ -8,22 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.messages.protobuf import message_class
-from shared.messages.tensors import MAX_BYTES, MAX_DIMENSIONS, TensorsError, cast_checked, little_endian, objects
+from shared.messages.tensors import (
+    MAX_BYTES,
+    MAX_DIMENSIONS,
+    NUMBER_TYPES,
+    TensorsError,
+    cast_checked,
+    little_endian,
+    objects,
+)
 
-_DTYPES = {  # TensorFlow's DataType number: NumPy's name, and the field of values that are not in `tensor_content`.
-    1: ("float32", "float_val"),
-    2: ("float64", "double_val"),
-    3: ("int32", "int_val"),
-    4: ("uint8", "int_val"),
-    5: ("int16", "int_val"),
-    6: ("int8", "int_val"),
-    9: ("int64", "int64_val"),
-    10: ("bool", "bool_val"),
-    17: ("uint16", "int_val"),
-    19: ("float16", "half_val"),
-    22: ("uint32", "uint32_val"),
-    23: ("uint64", "uint64_val"),
-}
+_TYPES = {each.number: each for each in NUMBER_TYPES}
 _FIELD_DTYPES = {  # The dtype of the elements of each field.
     "float_val": "float32",
     "double_val": "float64",
@@ -37,7 +32,7 @@ _FIELD_DTYPES = {  # The dtype of the elements of each field.
 STRING = 7
 _BLOCK = 1 << 16  # Values added at a time; each addition holds the GIL.
 _BFLOAT16 = 14  # Only encoded: NumPy has no bfloat16 unless a TensorFlow library has registered it.
-_NUMBERS = {dtype: number for number, (dtype, _) in _DTYPES.items()} | {
+_NUMBERS = {each.dtype: each.number for each in NUMBER_TYPES} | {
     "bfloat16": _BFLOAT16,
     "bytes": STRING,
     "object": STRING,  # NumPy's dtype of an array of `bytes` objects.
@@ -46,7 +41,7 @@ _NUMBERS = {dtype: number for number, (dtype, _) in _DTYPES.items()} | {
 
 def dtype_name(number: int) -> str | None:
     """Returns NumPy's name of a TensorFlow type: "bytes" for strings, None for an unsupported type."""
-    return "bytes" if number == STRING else _DTYPES.get(number, (None,))[0]
+    return "bytes" if number == STRING else _TYPES[number].dtype if number in _TYPES else None
 
 
 def dtype_number(dtype: str) -> int | None:
@@ -59,7 +54,7 @@ def extend_values(proto: Any, array: npt.NDArray[Any], before_block: Callable[[i
 
     `before_block` is called with the size of each block before it is added; it may raise to stop.
     """
-    name = "half_val" if array.dtype.name == "bfloat16" else _DTYPES[_NUMBERS[array.dtype.name]][1]
+    name = "half_val" if array.dtype.name == "bfloat16" else _TYPES[_NUMBERS[array.dtype.name]].field
     values = getattr(proto, name)
     flat = np.ascontiguousarray(array).reshape(-1)
     if name == "half_val":
@@ -123,7 +118,7 @@ def from_tensor_proto(proto: Any) -> npt.NDArray[Any]:
 
 
 def _field_values(proto: Any, dtype: str, count: int) -> npt.NDArray[Any]:
-    name = _DTYPES[proto.dtype][1]
+    name = _TYPES[proto.dtype].field
     values = getattr(proto, name)
     if len(values) > count:
         raise TensorsError(f"has {len(values)} values, its shape {count}: send that many")

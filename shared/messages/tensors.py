@@ -19,11 +19,35 @@ MAX_TENSORS = 64
 MAX_DIMENSIONS = 8
 MAX_BYTES = 1 << 28  # All arrays together, decompressed; float32 scores of 20 classes at 2048×1024 take 168 MB.
 
-DTYPES = tuple(
-    f"{kind}{bits}"
-    for kind, sizes in {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64)}.items()
-    for bits in sizes
+
+class NumberType(NamedTuple):
+    """A type of numbers by its names in NumPy, TensorFlow and the Open Inference Protocol.
+
+    A field has the values of a message that are not raw; half floats of the Open Inference Protocol are always raw.
+    """
+
+    dtype: str
+    number: int  # TensorFlow's DataType.
+    field: str  # Of a TensorProto.
+    datatype: str  # Of the Open Inference Protocol.
+    contents_field: str | None  # Of its InferTensorContents.
+
+
+NUMBER_TYPES = (
+    NumberType("bool", 10, "bool_val", "BOOL", "bool_contents"),
+    NumberType("uint8", 4, "int_val", "UINT8", "uint_contents"),
+    NumberType("uint16", 17, "int_val", "UINT16", "uint_contents"),
+    NumberType("uint32", 22, "uint32_val", "UINT32", "uint_contents"),
+    NumberType("uint64", 23, "uint64_val", "UINT64", "uint64_contents"),
+    NumberType("int8", 6, "int_val", "INT8", "int_contents"),
+    NumberType("int16", 5, "int_val", "INT16", "int_contents"),
+    NumberType("int32", 3, "int_val", "INT32", "int_contents"),
+    NumberType("int64", 9, "int64_val", "INT64", "int64_contents"),
+    NumberType("float16", 19, "half_val", "FP16", None),
+    NumberType("float32", 1, "float_val", "FP32", "fp32_contents"),
+    NumberType("float64", 2, "double_val", "FP64", "fp64_contents"),
 )
+DTYPES = tuple(each.dtype for each in NUMBER_TYPES if each.dtype != "bool")  # The types of arrays in results.
 
 
 class TensorsError(SkylaneError):

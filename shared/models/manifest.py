@@ -111,12 +111,15 @@ class QuantizationSection(Section):
     zero_point: int = 0
 
 
+ImageDtype = Literal["uint8", "int8", "int16", "int32", "float16", "float32"]
+
+
 class InputSection(Section):
     """The input of the model. The engine scales it within the graph: `(pixel * scale - mean) / std`."""
 
     # The tensor of a frozen graph ("input:0"), the key of a SavedModel's signature, or the name of a Keras input.
     tensor: str = Field(min_length=1)
-    dtype: Literal["uint8", "int8", "int16", "int32", "float16", "float32"] = "uint8"
+    dtype: ImageDtype = "uint8"
     axes: AxisOrder | None = None  # If the file does not show it.
     quantization: QuantizationSection | None = None  # Applied after the scaling.
     height: int = Field(ge=1, le=MAX_SIDE)

@@ -8,11 +8,11 @@ import pytest
 
 from cloud.models.loader import ModelLoader
 from modelling.architectures.heads import SCORES
+from modelling.architectures.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from modelling.building import BuildError, build, shipped_weights
 from modelling.export import serving_function
 from modelling.frameworks import keras, tf
 from modelling.recipes import Format, Recipe, recipe
-from modelling.training.weights import Weights, WeightsMismatchError, weights_in, weights_of
 from shared.imaging.labels import Labels, read_labels
 from shared.inference.model import open_local
 from shared.models.manifest import Placement
@@ -210,9 +210,9 @@ def test_weights_of_another_network_are_refused(
 
 def test_a_missing_or_invalid_built_in_graph_is_refused(small: Recipe, labels: Labels, tmp_path: Path) -> None:
     """The error says how to restore or train the weights."""
-    with pytest.raises(BuildError, match="--train"):
+    with pytest.raises(BuildError, match="train the model again"):
         build(small, tmp_path, labels)
     (tmp_path / "road-small").mkdir()
     (tmp_path / "road-small/model.pb").write_bytes(b"not a graph at all")
-    with pytest.raises(BuildError, match="--train"):
+    with pytest.raises(BuildError, match="train the model again"):
         shipped_weights(small, tmp_path)

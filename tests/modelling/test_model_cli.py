@@ -116,10 +116,11 @@ def test_an_invalid_size_is_a_usage_error(models: Path, size: str) -> None:
 
 def test_build_refuses_impossible_requests(tmp_path: Path) -> None:
     """Missing weights are an error with a remedy; unknown names and contradictory options are usage errors."""
-    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* or train again with --train"):
+    with pytest.raises(SkylaneError, match=r"no weights for road-small: .* `python -m training` in a checkout"):
         _run("build", "road-small", "--models", tmp_path)
     assert _run("build", "road-smal").exit_code == 2
-    assert "exclude each other" in _run("build", "road-small", "--train", "--untrained").stderr
+    moved = _run("build", "road-small", "--train", "--minutes", "5").stderr
+    assert "run `python -m training road-small --minutes 5` in a checkout" in moved
     assert "give --format, and one NAME" in _run("build", "road-small", "--name", "mine").stderr
     with pytest.raises(SkylaneError, match="model 'no/name' is not allowed"):
         _run("build", "road-large", "--format", "keras", "--name", "no/name", "--models", tmp_path)

@@ -10,14 +10,15 @@ import pytest
 from cloud.models.loader import ModelLoader
 from modelling.building import build
 from modelling.evaluation.bag_images import truth_of
-from modelling.recipes import PRESENCE, recipe
-from modelling.training.dataset import HEIGHT, WIDTH, TrainingView, generator, rendered_view
-from modelling.training.scenes.scene_batches import small
-from rosbag_tools.drive.scene import WEATHERS
+from modelling.recipes import recipe
+from rosbag_tools.drive.drive_views import DriveView, generator, rendered_view
+from rosbag_tools.drive.scene import PRESENCE, WEATHERS
 from shared.imaging.labels import read_labels
 from shared.inference.model import open_local
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, default_root
+from training.dataset import HEIGHT, WIDTH
+from training.scene_batches import small
 
 SEED = 970_001  # Not used for training or validation.
 
@@ -36,7 +37,7 @@ def test_the_classifier_recognises_each_weather() -> None:
     """It classified 199 of 200 validation frames correctly; these five are easy."""
     weather_recipe = recipe("road-weather")
     size = (weather_recipe.height, weather_recipe.width)
-    views = [TrainingView(SEED, weather, 3.0) for weather in WEATHERS]
+    views = [DriveView(SEED, weather, 3.0) for weather in WEATHERS]
     images = np.stack([rendered_view(view, *size, generator(view))[1] for view in views])
     with ModelLoader(Repository(default_root()), Placement(device="cpu")).open("road-weather") as model:
         scores = model.infer(images)["scores"]
@@ -46,7 +47,7 @@ def test_the_classifier_recognises_each_weather() -> None:
 
 def test_the_detectors_best_box_is_on_an_object() -> None:
     """The distance of the centres is below half the size of the true box."""
-    view = TrainingView(SEED, "overcast", 3.0)
+    view = DriveView(SEED, "overcast", 3.0)
     frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
     with ModelLoader(Repository(default_root()), Placement(device="cpu")).open("road-objects") as model:
         outputs = model.infer(image[np.newaxis])
@@ -76,7 +77,7 @@ def test_the_local_segmentation_is_small_and_has_a_training_record() -> None:
 def test_the_local_segmentation_agrees_with_the_truth_and_is_surer_where_it_is_right() -> None:
     """The scene's weather is held out of the training; the scores must belong to the mask's pixels."""
     stored = Repository(default_root()).find("road-tiny")
-    view = TrainingView(SEED, "overcast", 3.0)
+    view = DriveView(SEED, "overcast", 3.0)
     frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
     with open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu")) as model:
         outputs = model.infer(image[np.newaxis])
@@ -99,7 +100,7 @@ def test_the_answer_of_a_fixed_camera_follows_the_traffic(name: str, tmp_path: P
     """Vehicles pass close to the camera at 0 and 6 s. The reference is built from shipped weights, not shipped itself."""
     labels = read_labels(Path(__file__).parents[2] / "configs/labels/street12.yaml")
     build(recipe(name), tmp_path, labels, source=default_root())
-    views = [TrainingView(970_002, "clear", time_s, static_camera=True) for time_s in (0.0, 4.0, 6.0, 12.0, 20.0)]
+    views = [DriveView(970_002, "clear", time_s, static_camera=True) for time_s in (0.0, 4.0, 6.0, 12.0, 20.0)]
     scenes = [rendered_view(view, HEIGHT, WIDTH, generator(view)) for view in views]
     with ModelLoader(Repository(tmp_path), Placement(device="cpu")).open(name) as model:
         assert model.card.labels.names == PRESENCE

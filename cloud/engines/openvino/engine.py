@@ -9,8 +9,8 @@ from cloud.engines.openvino.graph import model_batch_size, optimised, read_end_t
 from cloud.engines.openvino.runtime import core
 from shared.errors import error_reason
 from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
-from shared.inference.pre_postprocess import check_numbers, checked_class_ids
-from shared.models.manifest import Manifest, OutputKind, Placement, Precision
+from shared.inference.pre_postprocess import checked_heads
+from shared.models.manifest import Manifest, Placement, Precision
 
 # OpenVINO's names of the precisions.
 _HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16", Precision.FP16: "f16"}
@@ -58,7 +58,6 @@ class OpenVinoEngine:
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
         self._manifest = manifest
-        self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -75,7 +74,7 @@ class OpenVinoEngine:
         """Releases the compiled models."""
         self._requests = {}
 
-    def _infer_part(self, batch: Images) -> dict[str, Any]:
+    def _infer_part(self, batch: Images) -> Outputs:
         """Infers a batch of one of the compiled sizes."""
         request = self._requests[len(batch)]
         try:
@@ -84,9 +83,7 @@ class OpenVinoEngine:
             raise InferenceError(f"the model failed: {error_reason(error)}") from error
         # The next batch overwrites the request's tensors, so they are copied.
         outputs = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
-        for head, values in outputs.items():
-            check_numbers(head, values, self._manifest)
-        return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
+        return checked_heads(outputs, self._manifest)
 
 
 def _precision(path: Path, manifest: Manifest, placement: Placement) -> Precision:

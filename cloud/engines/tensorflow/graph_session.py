@@ -25,7 +25,7 @@ from cloud.engines.tensorflow.runtime import (
 )
 from shared.errors import error_reason
 from shared.inference.engine import EngineError, Images, InferenceError, Outputs
-from shared.inference.pre_postprocess import Preprocessor, check_numbers, checked_class_ids, preprocessor_for
+from shared.inference.pre_postprocess import Preprocessor, checked_heads, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind, Placement
 
@@ -98,7 +98,6 @@ class GraphSession:
         self._run = self._session.make_callable(fetched, feed_list=[whole.images])
         self._heads = tuple(whole.heads)
         self._manifest = manifest
-        self._ids = [head for head, each in manifest.heads.items() if each.kind is OutputKind.CLASS_IDS]
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -106,12 +105,11 @@ class GraphSession:
             fetched = self._run(batch)
         except (tf.errors.OpError, ValueError) as error:
             raise InferenceError(f"the model failed: {error_reason(error)}") from error
-        outputs = dict(zip(self._heads, fetched, strict=False))  # `is_nan` may follow the heads.
-        for head, values in outputs.items():
-            check_numbers(head, values, self._manifest)
+        # `is_nan` may follow the heads.
+        outputs = checked_heads(dict(zip(self._heads, fetched, strict=False)), self._manifest)
         if len(fetched) > len(outputs) and fetched[-1]:
             raise InferenceError("the model returned NaN among its scores")
-        return outputs | {head: checked_class_ids(outputs[head]) for head in self._ids}
+        return outputs
 
     def close(self) -> None:
         """Releases the session; the device's memory returns to TensorFlow's pool."""

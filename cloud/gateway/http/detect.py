@@ -29,12 +29,12 @@ from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard
-from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.messages.results import Result
 from shared.messages.topics import sanitize_name
+from shared.models.manifest import MASK
 from shared.task import TASKS, task_named
 from shared.tasks.drawing import LEGIBLE_WIDTH
 
@@ -139,7 +139,7 @@ class Detection(BaseModel):
     """A detected object."""
 
     box: tuple[float, float, float, float] = Field(description="x1, y1, x2, y2 in pixels of the image")
-    class_id: int
+    class_id: int = Field(validation_alias="id")
     name: str
     score: float
 
@@ -147,7 +147,7 @@ class Detection(BaseModel):
 class ScoredClass(BaseModel):
     """A class of the whole image."""
 
-    class_id: int
+    class_id: int = Field(validation_alias="id")
     name: str
     score: float
 
@@ -191,8 +191,9 @@ def build_response(
     card: ModelCard, result: Result, message: ResultMessage, times_ms: Mapping[str, float], annotated: bytes | None
 ) -> bytes:
     """Builds the JSON; the mask message has the geometry by which the image was fitted to the model."""
-    plan = message.geometry
+    plan, task = message.geometry, task_named(card.task)
     assert plan is not None
+    is_mask = MASK in task.heads
     answer = DetectAnswer(
         model=card.name,
         version=card.version,
@@ -201,39 +202,12 @@ def build_response(
         picture=PictureSize(height=plan.source_height, width=plan.source_width),
         times_ms=dict(times_ms),
         annotated=None if annotated is None else base64.b64encode(annotated).decode(),
-        **_task_fields(card, result, plan),
+        **(_mask_fields(card, result, plan) if is_mask else task.json_fields(result, plan, card.labels)),
     )
     return answer.model_dump_json(exclude_none=True).encode()
 
 
-def _task_fields(card: ModelCard, result: Result, plan: Geometry) -> dict[str, Any]:
-    """Returns the fields that depend on the model's task."""
-    name = card.labels.name_of
-    match result:
-        case Detections():
-            rows = zip(result.boxes.tolist(), result.class_ids.tolist(), result.scores.tolist(), strict=True)
-            return {
-                "detections": [
-                    Detection(box=tuple(box), class_id=class_id, name=name(class_id), score=score)
-                    for box, class_id, score in rows
-                ]
-            }
-        case Classification():
-            return {
-                "classes": [
-                    ScoredClass(class_id=class_id, name=name(class_id), score=score)
-                    for class_id, score in zip(result.class_ids, result.scores, strict=True)
-                ]
-            }
-        case Tensors():
-            shapes = {
-                head: Array(dtype=array.dtype.name, shape=list(array.shape)) for head, array in result.values.items()
-            }
-            return {"tensors": shapes}
-    return _mask_fields(card, result, plan)
-
-
-def _mask_fields(card: ModelCard, mask: Mask, plan: Geometry) -> dict[str, Any]:
+def _mask_fields(card: ModelCard, mask: Any, plan: Geometry) -> dict[str, Any]:
     processed = mask[
         plan.paste_top : plan.paste_top + plan.paste_height, plan.paste_left : plan.paste_left + plan.paste_width
     ]

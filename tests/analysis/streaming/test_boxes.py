@@ -10,9 +10,8 @@ from analysis.logs.run_log import load_run
 from analysis.report.data.report_input import load_report_input
 from analysis.report.results import report_json
 from analysis.streaming.run_accuracy import RunAccuracy, run_accuracy
-from modelling.recipes import OBJECTS
 from rosbag_tools.drive.recording import CAMERA, DrivePlan, record
-from rosbag_tools.drive.scene import Box
+from rosbag_tools.drive.scene import OBJECTS, Box
 from rosbag_tools.messages.ros_types import read_boxes, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message

@@ -13,9 +13,9 @@ from bench.baselines.noscope_comparison import LOCAL as LOCAL_ORIGIN
 from bench.baselines.noscope_comparison import REFERENCE as REFERENCE_ORIGIN
 from bench.baselines.noscope_comparison import REUSED, NoScopePlan, Reproduction, read_drive
 from bench.harness import BenchRun
-from modelling.recipes import PRESENCE
 from ops.processes.child import BenchError
 from rosbag_tools.drive.recording import DrivePlan, record
+from rosbag_tools.drive.scene import PRESENCE
 from shared.files import tree_sha256
 from shared.models.repository import Repository
 from shared.reuse.tuning import read_tuning

@@ -9,10 +9,11 @@ import pytest
 
 from modelling.architectures.blocks import BatchToSpace, FusedNormalization, PooledPhases, SpaceToBatch
 from modelling.architectures.networks import efficientnet, mobilenet_v3_large
+from modelling.architectures.weights import assign, variables, weights_of
 from modelling.frameworks import keras, tf
 from modelling.recipes import RECIPES, recipe
-from modelling.training.weights import assign, fold, unfold, variables, weights_of
 from shared.errors import UnknownNameError
+from training.weights import fold, unfold
 
 
 def random_image(height: int, width: int, seed: int = 0) -> np.ndarray:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from modelling.architectures.networks import TallestVehicle
+from modelling.architectures.weights import weights_of
 from modelling.frameworks import tf
-from modelling.recipes import HEIGHT_SHARE, PRESENCE, recipe
-from modelling.training.weights import weights_of
-from rosbag_tools.drive.scene import CLASSES
+from modelling.recipes import recipe
+from rosbag_tools.drive.scene import CLASSES, HEIGHT_SHARE, PRESENCE
 
 ROWS, COLUMNS = 160, 40
 

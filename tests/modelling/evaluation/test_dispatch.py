@@ -10,9 +10,8 @@ import pytest
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, truth_of
 from modelling.evaluation.detection import DetectionEvaluation
 from modelling.evaluation.dispatch import evaluate_model
-from modelling.recipes import HEIGHT_SHARE, PRESENCE
 from rosbag_tools.bag_format import BagFormat
-from rosbag_tools.drive.scene import Box
+from rosbag_tools.drive.scene import HEIGHT_SHARE, PRESENCE, Box
 from rosbag_tools.messages.ros_types import MalformedMessageError, read_boxes
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message

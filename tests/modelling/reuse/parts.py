@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from modelling.recipes import PRESENCE
-from rosbag_tools.drive.scene import Box
+from rosbag_tools.drive.scene import PRESENCE, Box
 from rosbag_tools.writer import BagWriter
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize

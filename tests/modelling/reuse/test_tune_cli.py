@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from modelling.model_cli import model
-from modelling.recipes import PRESENCE
+from rosbag_tools.drive.scene import PRESENCE
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.files import tree_sha256

@@ -8,10 +8,10 @@ import pytest
 from modelling.architectures import networks
 from modelling.evaluation.bag_images import split_boxes
 from modelling.frameworks import tf
-from modelling.training.dataset import HEIGHT, WIDTH, SceneStore, box_rows
-from modelling.training.scenes.scene_batches import DetectionTarget, ObjectLoader, detection_target
-from modelling.training.scenes.scene_tasks import generalised_iou, object_loss
 from rosbag_tools.drive.scene import Box
+from training.dataset import HEIGHT, WIDTH, SceneStore, box_rows
+from training.scene_batches import DetectionTarget, ObjectLoader, detection_target
+from training.scene_tasks import generalised_iou, object_loss
 
 TRAINED = np.array([[0, 20, 30, 80, 70], [1, 60, 40, 72, 64]], np.float32)
 NONE = np.empty((0, 5), np.float32)

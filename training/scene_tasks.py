@@ -13,31 +13,21 @@ from modelling.architectures.networks import decode_boxes
 from modelling.evaluation.bag_images import split_boxes
 from modelling.evaluation.metrics import BoxMatcher, Confusion, matchers_by_size, metrics_by_size, with_low_threshold
 from modelling.frameworks import tf
-from modelling.recipes import OBJECTS, PRESENCE, Recipe
-from modelling.training.dataset import (
-    HEIGHT,
+from modelling.recipes import Recipe
+from rosbag_tools.drive.drive_views import (
     HELD_OUT_WEATHER,
-    WIDTH,
-    BatchLoader,
-    SceneStore,
-    TrainingView,
+    DriveView,
     fixed_camera_views,
     training_views,
     validation_views,
 )
-from modelling.training.scenes.scene_batches import (
-    DetectionTarget,
-    ObjectLoader,
-    PresenceLoader,
-    WeatherLoader,
-    answer,
-    small,
-)
-from modelling.training.trainer import Loss
-from rosbag_tools.drive.scene import WEATHERS
+from rosbag_tools.drive.scene import OBJECTS, PRESENCE, WEATHERS
 from shared.imaging.geometry import Resize, plan
 from shared.inference.model import Model
 from shared.tasks.detection import objects
+from training.dataset import HEIGHT, WIDTH, BatchLoader, SceneStore
+from training.scene_batches import DetectionTarget, ObjectLoader, PresenceLoader, WeatherLoader, answer, small
+from training.trainer import Loss
 
 
 def weather_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
@@ -162,7 +152,7 @@ class SceneTrainingSettings:
 
 
 Batches = BatchLoader[SceneStore, Any]  # Images B×H×W×3 and the truth for the loss.
-Views = Callable[[int], list[TrainingView]]
+Views = Callable[[int], list[DriveView]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from modelling.architectures.networks import Network
+from modelling.architectures.weights import Weights, variables
 from modelling.evaluation.metrics import Confusion
 from modelling.frameworks import tf
-from modelling.training.crops import Batch
-from modelling.training.weights import Weights, variables
+from training.crops import Batch
 
 Loss = Callable[[Any, Any], Any]  # Takes the network's output and the truth of a batch; returns a scalar.
 

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from modelling.training.dataset import BatchLoader, FrameStore
 from shared.imaging.opencv import cv2
+from training.dataset import BatchLoader, FrameStore
 
 Image = npt.NDArray[np.uint8]  # H×W×3, RGB.
 

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from modelling.architectures.networks import STRIDE, grid_size
 from modelling.evaluation.bag_images import split_boxes
-from modelling.recipes import HEIGHT_SHARE, OBJECTS
-from modelling.training.crops import relit
-from modelling.training.dataset import HEIGHT, WIDTH, BatchLoader, SceneStore
+from rosbag_tools.drive.scene import HEIGHT_SHARE, OBJECTS
 from shared.imaging.opencv import cv2
+from training.crops import relit
+from training.dataset import HEIGHT, WIDTH, BatchLoader, SceneStore
 
 ClassifierBatch = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]  # Images B×H×W×3 RGB, labels B.
 

@@ -12,29 +12,28 @@ from typing import Any
 
 import numpy as np
 
+from modelling.architectures.weights import Weights, assign, weights_of
 from modelling.evaluation.metrics import Confusion
 from modelling.frameworks import keras
 from modelling.recipes import Recipe
-from modelling.training.crops import Batch, CropLoader
-from modelling.training.dataset import (
+from rosbag_tools.drive.drive_views import (
     HELD_OUT_WEATHER,
-    SIZES,
     TRAINING_WEATHERS,
-    FrameStore,
-    TrainingView,
+    DriveView,
     generator,
     photographed_view,
-    render_frames,
     training_views,
     validation_views,
 )
-from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress, segmentation_loss, validate
-from modelling.training.weights import Weights, assign, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import CLASSES, WEATHERS
 from shared.errors import SkylaneError
 from shared.files import write_file
 from shared.imaging.geometry import apply, plan, to_source
 from shared.inference.model import Model
+from training.crops import Batch, CropLoader
+from training.dataset import SIZES, FrameStore, render_frames
+from training.trainer import LearningRateSchedule, Trainer, TrainingProgress, segmentation_loss, validate
+from training.weights import with_donor_weights, write_weights
 
 # The weight of a pixel in the loss by class id: about (0.05 / the class's share of pixels) ** 0.35, at most 3.
 _CLASS_WEIGHTS = np.array([0.55, 1.0, 0.6, 1.5, 1.05, 0.65, 1.5, 3.0, 1.1, 0.95, 1.0, 1.0], np.float32)
@@ -53,7 +52,7 @@ class TrainingStage:
     until: float  # The finished share of the training at the end of the stage.
     normalise_by_batch: bool  # False normalises by the running statistics, which then stay constant.
     thinned: bool  # See `modelling.architectures.mobilenet_v3.trunk`.
-    halved: float  # See `modelling.training.crops.CropLoader`.
+    halved: float  # See `training.crops.CropLoader`.
     weighted: bool  # Give rare classes a higher weight; finds them earlier, but overestimates their size.
     whole: bool  # One whole frame per step instead of a batch of crops, so that classes are as frequent as in use.
 
@@ -260,7 +259,7 @@ _UNSEEN = CLASSES.index("none")  # The class of pixels outside a model's crop.
 
 
 def scores_by_weather(
-    models: Sequence[Model], views: Sequence[TrainingView], on_view: Callable[[int], None] = lambda _done: None
+    models: Sequence[Model], views: Sequence[DriveView], on_view: Callable[[int], None] = lambda _done: None
 ) -> dict[str, Any]:
     """Returns the metrics of models of the drive's classes on the same images, as plain types for a JSON file.
 

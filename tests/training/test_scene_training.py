@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modelling.architectures.weights import Weights
 from modelling.building import shipped_weights
-from modelling.recipes import HEIGHT_SHARE, OBJECTS, PRESENCE, recipe
-from modelling.training.dataset import HEIGHT, HELD_OUT_WEATHER, WIDTH, SceneStore, validation_views
-from modelling.training.dispatch import train
-from modelling.training.scenes.scene_batches import PresenceLoader, WeatherLoader, answer
-from modelling.training.scenes.scene_tasks import TASKS, SceneTask
-from modelling.training.scenes.scene_training import train_network
-from modelling.training.segmentation import TrainingError
-from modelling.training.trainer import TrainingProgress
-from modelling.training.weights import Weights, unfold
-from rosbag_tools.drive.scene import WEATHERS
+from modelling.recipes import recipe
+from rosbag_tools.drive.drive_views import HELD_OUT_WEATHER, validation_views
+from rosbag_tools.drive.scene import HEIGHT_SHARE, OBJECTS, PRESENCE, WEATHERS
 from shared.imaging.labels import Labels
 from shared.models.repository import default_root
+from training.dataset import HEIGHT, WIDTH, SceneStore
+from training.recipe_training import train
+from training.scene_batches import PresenceLoader, WeatherLoader, answer
+from training.scene_tasks import TASKS, SceneTask
+from training.scene_training import train_network
+from training.segmentation import TrainingError
+from training.trainer import TrainingProgress
+from training.weights import unfold
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def test_the_classifiers_are_trained_on_all_weathers(scenes: SceneStore) -> None
 
 def test_a_model_with_the_weights_of_another_is_not_trained(tmp_path: Path) -> None:
     """The error names the recipe to train instead."""
-    with pytest.raises(TrainingError, match="train road-small, and build car-reference without --train"):
+    with pytest.raises(TrainingError, match="train road-small, then run `skylane model build car-reference`"):
         train(
             recipe("car-reference"),
             tmp_path,

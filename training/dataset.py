@@ -7,22 +7,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from modelling.recipes import OBJECTS
-from rosbag_tools.drive.scene import WEATHERS, Box, Drive, SceneFrame
-from rosbag_tools.drive.sensor import Sensor
-from shared.imaging.bayer import to_colour
-from shared.imaging.frames import Layout
-from shared.imaging.geometry import Resize, apply, plan
+from rosbag_tools.drive.drive_views import DriveView, generator, rendered_view
+from rosbag_tools.drive.scene import OBJECTS, WEATHERS, Box
 
 _AHEAD = 4  # Batches that are prepared in advance.
 
@@ -110,54 +105,10 @@ class BatchLoader(ABC, Generic[Store, T]):
 
 
 SIZES = ((608, 968), (304, 484))  # Height and width: a half and a quarter of the sensor's resolution.
-HELD_OUT_WEATHER = (
-    "overcast"  # Held out for segmentation and detection: validation shows the accuracy in unknown light.
-)
-TRAINING_WEATHERS = ("clear", "dusk", "fog", "rain")
-FIRST_VALIDATION_SEED = 900_000  # All training seeds are smaller.
-FIRST_TEST_SEED = 960_000  # Test drives select neither weights nor settings.
-
-_VIEW_SPACING_S = 7.0  # Time between two views of a drive, enough for a different scene.
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingView:
-    """One frame of one drive."""
-
-    seed: int
-    weather: str
-    time_s: float
-    static_camera: bool = False
-
-
-def training_views(
-    count: int, views_per_drive: int = 4, weathers: tuple[str, ...] = TRAINING_WEATHERS
-) -> list[TrainingView]:
-    """Returns `count` views for training, with the weathers in turn by drive."""
-    return _views(count, views_per_drive, 1, weathers)
-
-
-def validation_views(count: int, weathers: tuple[str, ...], views_per_drive: int = 2) -> list[TrainingView]:
-    """Returns `count` views of drives that are not used for training."""
-    return _views(count, views_per_drive, FIRST_VALIDATION_SEED, weathers)
-
-
-def unseen_views(count: int, views_per_drive: int = 4) -> list[TrainingView]:
-    """Returns `count` views of drives that are used for neither training nor validation, in all weathers."""
-    return _views(count, views_per_drive, FIRST_TEST_SEED, WEATHERS)
-
-
-def fixed_camera_views(count: int, *, validation: bool, views_per_drive: int = 8) -> list[TrainingView]:
-    """Returns `count` views of cameras that stand at the kerb, in all weathers.
-
-    Validation uses other cameras than training. A drive shows only one place, so its views differ in the traffic alone.
-    """
-    first_seed = FIRST_VALIDATION_SEED if validation else 1
-    return [replace(view, static_camera=True) for view in _views(count, views_per_drive, first_seed, WEATHERS)]
 
 
 def render_frames(
-    views: Sequence[TrainingView], folder: Path, processes: int = 2, *, height: int, width: int
+    views: Sequence[DriveView], folder: Path, processes: int = 2, *, height: int, width: int
 ) -> FrameStore:
     """Renders the views into a frame store in `folder`, in several processes; the size is one of SIZES."""
     size = (len(views), height, width)
@@ -166,31 +117,7 @@ def render_frames(
     return store
 
 
-def generator(view: TrainingView) -> Random:
-    """Returns the random generator of a view, so that the same view gives the same bytes."""
-    return Random(f"training/{view.seed}/{view.time_s}")
-
-
-def rendered_view(view: TrainingView, height: int, width: int, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
-    """Returns the scene of a view, and its preprocessed image height×width×3 RGB; see `photographed_view`."""
-    frame, image = photographed_view(view, rng)
-    rows, columns = frame.class_ids.shape
-    return frame, apply(image, plan(Resize.CROP, rows, columns, height, width))
-
-
-def photographed_view(view: TrainingView, rng: Random) -> tuple[SceneFrame, npt.NDArray[np.uint8]]:
-    """Returns the scene of a view, and the image of the camera in RGB, at full or half the sensor's resolution.
-
-    `rng` determines the camera's noise and the demosaicing method.
-    """
-    drive, sensor = _drive(view.seed, view.weather, static_camera=view.static_camera)
-    frame = drive.render(view.time_s)
-    mosaic = sensor.capture(frame.rgb, rng.randrange(10_000))
-    method = rng.choice(("binning", "binning", "bilinear", "edge-aware"))
-    return frame, to_colour(mosaic, Layout.BAYER_RGGB8, Layout.RGB8, method)
-
-
-def _render(folder: Path, index: int, view: TrainingView) -> None:
+def _render(folder: Path, index: int, view: DriveView) -> None:
     rng = generator(view)
     store = FrameStore.open(folder)
     _, height, width = store.labels.shape
@@ -199,31 +126,6 @@ def _render(folder: Path, index: int, view: TrainingView) -> None:
     step = len(frame.class_ids) // height
     row, column = rng.randrange(step), rng.randrange(step)
     store.pictures[index], store.labels[index] = image, frame.class_ids[row::step, column::step]
-
-
-@lru_cache(maxsize=4)
-def _drive(seed: int, weather: str, *, static_camera: bool) -> tuple[Drive, Sensor]:
-    """Returns a drive and its camera; cameras differ in noise, vignetting and drift."""
-    rng = Random(f"camera/{seed}")
-    sensor = Sensor(
-        seed,
-        Layout.BAYER_RGGB8,
-        noise=rng.uniform(0.6, 1.4),
-        vignetting=rng.uniform(0.1, 0.35),
-        drift=rng.uniform(0.04, 0.12),
-    )
-    return Drive(seed, weather=weather, static_camera=static_camera), sensor
-
-
-def _views(count: int, views_per_drive: int, first_seed: int, weathers: tuple[str, ...]) -> list[TrainingView]:
-    views = []
-    for index in range(count):
-        drive, position = divmod(index, views_per_drive)
-        seed = first_seed + drive
-        # The offset by seed varies the times of the views within one weather.
-        time_s = position * _VIEW_SPACING_S + seed % 13 * 0.5
-        views.append(TrainingView(seed, weathers[drive % len(weathers)], time_s))
-    return views
 
 
 HEIGHT, WIDTH = 304, 484  # A quarter of the sensor's resolution, half of road-small's.
@@ -244,7 +146,7 @@ class SceneStore(ArrayStore):
     boxes: npt.NDArray[np.float32]  # N×192×5.
 
     @classmethod
-    def render(cls, views: Sequence[TrainingView], folder: Path, processes: int = 2) -> Self:
+    def render(cls, views: Sequence[DriveView], folder: Path, processes: int = 2) -> Self:
         """Renders the views into `folder` in several processes, replacing an existing store."""
         count = len(views)
         store = cls.create(
@@ -267,7 +169,7 @@ def box_rows(boxes: Sequence[Box], scale: float) -> npt.NDArray[np.float32]:
     return np.array(rows, np.float32).reshape(-1, 5)
 
 
-def _render_scene(folder: Path, index: int, view: TrainingView) -> None:
+def _render_scene(folder: Path, index: int, view: DriveView) -> None:
     frame, image = rendered_view(view, HEIGHT, WIDTH, generator(view))
     store = SceneStore.open(folder)
     store.pictures[index] = image

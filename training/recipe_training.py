@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from cloud.models.opening import open_model
+from modelling.architectures.weights import Weights
 from modelling.building import build, shipped_weights
 from modelling.recipes import RECIPES, Recipe
-from modelling.training import segmentation
-from modelling.training.dataset import TrainingView, unseen_views
-from modelling.training.scenes import scene_training
-from modelling.training.scenes.scene_tasks import TASKS
-from modelling.training.segmentation import scores_by_weather
-from modelling.training.trainer import TrainingProgress
-from modelling.training.weights import Weights, fold, unfold
+from rosbag_tools.drive.drive_views import DriveView, unseen_views
 from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import Placement
 from shared.models.repository import Repository, StoredModel
+from training import scene_training, segmentation
+from training.scene_tasks import TASKS
+from training.segmentation import scores_by_weather
+from training.trainer import TrainingProgress
+from training.weights import fold, unfold
 
 
 def train(
@@ -52,8 +52,8 @@ def train(
 
     if recipe.weights_of:
         raise segmentation.TrainingError(
-            f"{recipe.name} has the weights of {recipe.weights_of}, so it cannot be trained: train {recipe.weights_of}, and "
-            f"build {recipe.name} without --train"
+            f"{recipe.name} has the weights of {recipe.weights_of}, so it cannot be trained: train {recipe.weights_of}, then "
+            f"run `skylane model build {recipe.name}`"
         )
     if recipe.class_names in TASKS:
         donor = unfolded_weights(scene_training.DONOR, source)
@@ -72,7 +72,7 @@ def train(
 
 
 def _write_test(
-    path: Path, models: Sequence[StoredModel], views: Sequence[TrainingView], on_progress: Callable[[float], None]
+    path: Path, models: Sequence[StoredModel], views: Sequence[DriveView], on_progress: Callable[[float], None]
 ) -> None:
     """Adds the results of models on unseen drives to a training's record."""
     with ExitStack() as stack:

@@ -10,19 +10,21 @@ import pytest
 
 from modelling.evaluation.metrics import Confusion
 from modelling.recipes import recipe
-from modelling.training.crops import CropLoader, augmented
-from modelling.training.dataset import (
+from rosbag_tools.drive.drive_views import (
     HELD_OUT_WEATHER,
-    SIZES,
     TRAINING_WEATHERS,
-    FrameStore,
-    render_frames,
     training_views,
     unseen_views,
     validation_views,
 )
-from modelling.training.dispatch import unfolded_weights
-from modelling.training.segmentation import (
+from rosbag_tools.drive.scene import CLASSES, WEATHERS
+from shared.inference.model import open_local
+from shared.models.manifest import Placement
+from shared.models.repository import Repository, default_root
+from training.crops import CropLoader, augmented
+from training.dataset import SIZES, FrameStore, render_frames
+from training.recipe_training import unfolded_weights
+from training.segmentation import (
     SegmentationSettings,
     TrainingError,
     TrainingStage,
@@ -31,11 +33,7 @@ from modelling.training.segmentation import (
     train,
     train_on,
 )
-from modelling.training.trainer import LearningRateSchedule, TrainingProgress
-from rosbag_tools.drive.scene import CLASSES, WEATHERS
-from shared.inference.model import open_local
-from shared.models.manifest import Placement
-from shared.models.repository import Repository, default_root
+from training.trainer import LearningRateSchedule, TrainingProgress
 
 
 @pytest.fixture

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from cloud.models.loader import ModelLoader
+from modelling.architectures.weights import Weights, assign, weights_of
 from modelling.building import build
 from modelling.frameworks import keras
 from modelling.recipes import RECIPES, Recipe
-from modelling.training.dataset import SceneStore
-from modelling.training.scenes.scene_tasks import TASKS, SceneTask, SceneTrainingSettings
-from modelling.training.trainer import LearningRateSchedule, Trainer, TrainingProgress
-from modelling.training.weights import Weights, assign, fold, weights_of, with_donor_weights, write_weights
 from rosbag_tools.drive.scene import WEATHERS
 from shared.files import write_file
 from shared.imaging.labels import Labels
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
+from training.dataset import SceneStore
+from training.scene_tasks import TASKS, SceneTask, SceneTrainingSettings
+from training.trainer import LearningRateSchedule, Trainer, TrainingProgress
+from training.weights import fold, with_donor_weights, write_weights
 
 DONOR = "road-small"  # The model whose weights initialise the networks.
 
