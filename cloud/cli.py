@@ -53,7 +53,7 @@ _DAILY = (
 @_options("Models", "models", "repository", "device", "engine", "precision", "warm_up_runs")
 @_options("Connection", "worker")
 @broker_options
-@_options("Connection", "group", "qos", "no_broker")
+@_options("Connection", "group", "no_broker")
 @_options("Gateway", "http", "grpc", "listen", "gateway_tls_cert", "gateway_tls_key", "tokens", "images")
 @_options("Gateway", "origins", "allowed_hosts", "max_message_bytes", "max_calls")
 @_options("Queue and batching", "max_frames", "max_bytes", "max_pixels", "max_batch", "max_wait_ms", "instances")
@@ -66,8 +66,7 @@ _DAILY = (
     help="CSV file to which CPU, memory, network and GPU use of this worker is written once a second.",
 )
 @_options("Operation", "otel", "otel_share", "log_level", "log_format")
-@_options("Advanced", "threads", "decoders", "encoders")
-@_options("Advanced", "isolate", "isolate_hang_s", "isolate_start_s", "isolate_memory_mb")
+@_options("Advanced", "threads", "decoders", "isolate")
 def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
     """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)

@@ -55,8 +55,8 @@ def configuration_page() -> str:
         "",
         _NOTICE,
         "",
-        "`skylane edge play --config FILE` and `skylane cloud serve --config FILE` read YAML files. Every key has a flag, and",
-        "the flag overrides the key. An unknown key is an error that names the nearest known key.",
+        "`skylane edge play --config FILE` and `skylane cloud serve --config FILE` read YAML files. A flag overrides its key;",
+        "keys that are rarely changed have none. An unknown key is an error that names the nearest known key.",
         "[configs/edge.yaml](../../configs/edge.yaml) and [configs/cloud.yaml](../../configs/cloud.yaml) show all keys with",
         "their defaults.",
         "",
@@ -83,9 +83,9 @@ def _contexts(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 def _row(key: str, section: type[BaseModel], command: click.Command) -> str:
     field: Any = section.model_fields[key]
-    option = next(each for each in command.params if each.name == key)
+    flag = next((f"`{max(each.opts, key=len)}`" for each in command.params if each.name == key), "–")
     default = _default(field.default) or field.json_schema_extra["shown"]
-    return f"| `{key}` | `{max(option.opts, key=len)}` | {default} | {field.description} |"
+    return f"| `{key}` | {flag} | {default} | {field.description} |"
 
 
 def _default(value: Any) -> str:

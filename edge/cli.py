@@ -39,10 +39,9 @@ _DAILY = (
 @click.argument("source")
 @click.option("--config", type=EXISTING_FILE, help="Configuration file (YAML); flags override it.")
 @_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "bits", "encodings")
-@_options("Source", "read_ahead_queue_size")
 @_options("Connection", "model", "model_version", "vehicle")
 @broker_options
-@_options("Connection", "transport", "dispatch", "worker_addresses", "worker_tls_ca", "qos", "min_bandwidth_mbps")
+@_options("Connection", "transport", "dispatch", "worker_addresses", "worker_tls_ca", "min_bandwidth_mbps")
 @_options(
     "Timing", "rate", "deadline_ms", "window", "queue", "closed_loop", "burst", "arrivals", "arrival_rate_hz", "seed"
 )
@@ -50,7 +49,7 @@ _DAILY = (
 @_options("Frames that are not sent", "gate", "gate_threshold", "reuse_frames", "reuse_ms", "local_model", "models")
 @_options("Frames that are not sent", "cascade", "c_low", "c_high", "local_timeout_ms", "local_threads", "tuning")
 @_options("Presentation", "present", "present_max_age_ms", "fusion")
-@_options("Encoding", "codec", "quality", "resize", "resize_at", "demosaic", "mask_codec", "mask_size")
+@_options("Encoding", "codec", "quality", "resize", "resize_at", "mask_codec", "mask_size")
 @_options("Results", "out", "sinks")
 @click.option("--no-sinks", cls=KeyOption, heading="Results", is_flag=True, help="Write the log only, no results.")
 @_options("Results", "video_codec", "top_k", "outputs")

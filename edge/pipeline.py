@@ -12,7 +12,7 @@ from edge.sender import InFlightWindow, Sender
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
-from shared.imaging.bayer import ColourImage, to_colour
+from shared.imaging.bayer import ColourImage, demosaic_method, to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize
 from shared.imaging.image_files import ImageArray
@@ -157,7 +157,7 @@ def colour_image(frame: Frame, card: ModelCard, settings: ColourSettings) -> tup
     """
     height, width = frame.pixels.shape[:2]
     plan = geometry.plan(settings.resize or card.resize, height, width, card.height, card.width)
-    method = _demosaic_method(settings.demosaic, frame.layout, plan)
+    method = demosaic_method(settings.demosaic, frame.layout, plan)
     return to_colour(frame.pixels, frame.layout, card.layout, method), plan
 
 
@@ -198,11 +198,3 @@ def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMes
         deadline=record.deadline,
         options=config.want,
     )
-
-
-def _demosaic_method(demosaic: str, layout: Layout, plan: Geometry) -> str:
-    """Resolves "auto": binning, which halves the resolution, if the model's input still needs less than that."""
-    if demosaic != "auto":
-        return demosaic
-    enough = plan.crop_width >= 2 * plan.paste_width and plan.crop_height >= 2 * plan.paste_height
-    return "binning" if layout.is_bayer and enough else "bilinear"

@@ -7,7 +7,6 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.flags import EXISTING_FILE
-from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.labels import label_sets, labels_from
 from shared.models.repository import Repository, default_root
 from shared.quiet import progress_console
@@ -25,13 +24,6 @@ MODELS = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     callback=lambda _context, _option, root: Repository(root or default_root()),
     help="The model repository. [your own]",
-)
-DEMOSAIC = click.option(
-    "--demosaic",
-    type=click.Choice(sorted(DEMOSAIC_METHODS)),
-    default="binning",
-    show_default=True,
-    help="Demosaicing method for raw images.",
 )
 DEVICE = click.option("--device", default="auto", show_default=True, help="auto, cpu or gpu:N.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -23,7 +23,6 @@ from shared.runtime.machine import machine
 from shared.task import task_named
 
 _WARM_UP_ROUNDS = 2  # Rounds that are not counted, because the first runs allocate and tune.
-_DEMOSAIC = "binning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def _accuracy(model: Model, plan: ModelBenchPlan) -> tuple[float | None, str | N
     """Returns the accuracy against the bag's ground truth, or None and the reason."""
     truth = plan.truth if "top_k" in task_named(model.card.task).settings else None
     try:
-        evaluation = evaluate_model(model, plan.bag, EvaluationSettings(truth, frames=plan.frames, demosaic=_DEMOSAIC))
+        evaluation = evaluate_model(model, plan.bag, EvaluationSettings(truth, frames=plan.frames))
     except SkylaneError as error:
         return None, str(error)
     accuracy = evaluation.accuracy

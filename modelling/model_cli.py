@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from cloud.models.loader import ModelLoader
 from modelling.build_cli import build
-from modelling.cli_options import DEMOSAIC, DEVICE, JSON, LABELS, MAP, MODELS, TRUTH, frame_progress
+from modelling.cli_options import DEVICE, JSON, LABELS, MAP, MODELS, TRUTH, frame_progress
 from modelling.conversion.convert_cli import convert_model, quantize
 from modelling.fetching import fetch
 from modelling.fusion.tune_cli import tune_fusion
@@ -97,7 +97,6 @@ def list_models(repository: Repository, *, as_json: bool) -> None:
     "--no-object", type=_choice(get_args(NoObject)), help='Place of the class "no object" among the scores. [none]'
 )
 @click.option("--confidence", metavar="NAME", help="Output of a segmentation's scores per class, for a cascade.")
-@click.option("--untrained", is_flag=True, help="The weights are random: every image made with the model is stamped.")
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 def inspect(
     file: Path,
@@ -106,7 +105,6 @@ def inspect(
     size: tuple[int, int] | None,
     signature: str | None,
     *,
-    untrained: bool,
     force: bool,
     **stated: Any,
 ) -> None:
@@ -124,7 +122,6 @@ def inspect(
         labels=labels,
         size=size,
         signature=signature,
-        trained=not untrained,
         options=Options(**stated),
     )
     console = Console()
@@ -178,7 +175,6 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 @click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames. [all]")
 @TRUTH
 @MAP
-@DEMOSAIC
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with the confusion matrix.")
 @MODELS
 @DEVICE

@@ -93,7 +93,7 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
         video: VideoFile | None = None
         truth: Frame | None = None
         for frame, truth in islice(_frames(bag), config.frames):
-            image, geometry = prepared(frame.pixels, frame.layout, card, "binning")
+            image, geometry = prepared(frame.pixels, frame.layout, card)
             if card.layout is Layout.BGR8:
                 image = image[..., ::-1]
             row = rows[frame.stamp_ns]

@@ -27,7 +27,6 @@ from rosbag_tools.verification import without_checksums
 from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, FullHelpGroup, WholeRange
-from shared.imaging.bayer import DEMOSAIC_METHODS
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
 from shared.imaging.labels import labels_from
@@ -250,8 +249,7 @@ def convert(path: Path, out: Path, **target: Any) -> None:
     metavar="[TOPIC=]ENCODING",
     help="Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
 )
-@click.option("--demosaic", type=click.Choice(list(DEMOSAIC_METHODS)), default="bilinear", show_default=True)
-def extract(path: Path, folder: Path, demosaic: str, **options: Any) -> None:
+def extract(path: Path, folder: Path, **options: Any) -> None:
     """Write the frames of BAG to FOLDER as PNG files, in one folder per camera.
 
     Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
@@ -260,7 +258,6 @@ def extract(path: Path, folder: Path, demosaic: str, **options: Any) -> None:
         extracted = extract_frames(
             path,
             folder,
-            method=demosaic,
             progress=lambda total: bar.update(task, advance=1, total=total),
             **options,
         )

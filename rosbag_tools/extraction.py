@@ -29,14 +29,13 @@ def extract(
     *,
     topics: Sequence[str] = (),
     raw: bool = False,
-    method: str = "bilinear",
     bits: Bits = "auto",
     encodings: Sequence[str] = (),
     progress: Callable[[int | None], object] = lambda _: None,
 ) -> Extracted:
     """Writes every frame as `folder/<camera>/<index>_<stamp in ns>.png`.
 
-    Bayer frames are demosaiced by `method`, or written unchanged with `raw`, as are 16-bit values. `bits` and `encodings`:
+    Bayer frames are demosaiced bilinearly, or written unchanged with `raw`, as are 16-bit values. `bits` and `encodings`:
     see `ImageDecoder`.
 
     Raises:
@@ -50,7 +49,7 @@ def extract(
         for frame in source.frames():
             progress(source.frame_count)
             try:
-                data = _png(frame, method, raw=raw)
+                data = _png(frame, raw=raw)
             except SkylaneError as error:
                 reasons.setdefault(frame.camera, str(error))
                 unreadable.append(f"{frame.camera} frame {frame.index}: {error}")
@@ -67,11 +66,11 @@ def extract(
     return Extracted(written.total(), tuple(unreadable), without_frames)
 
 
-def _png(frame: Frame | UnreadableFrame, method: str, *, raw: bool) -> bytes | bytearray | memoryview:
+def _png(frame: Frame | UnreadableFrame, *, raw: bool) -> bytes | bytearray | memoryview:
     """Encodes a frame; a SkylaneError says why it has no picture."""
     if isinstance(frame, UnreadableFrame):
         raise SkylaneError(frame.reason)
     pixels, layout = frame.pixels, frame.layout
     if layout.is_bayer and not raw:
-        pixels, layout = to_colour(pixels, layout, Layout.BGR8, method), Layout.BGR8
+        pixels, layout = to_colour(pixels, layout, Layout.BGR8, "bilinear"), Layout.BGR8
     return encode(pixels, layout, "png", 100)

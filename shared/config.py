@@ -50,7 +50,7 @@ class Section(BaseModel):
 def setting(
     default: Any, text: str, *flags: str, shown: str = "", metavar: str = "", envvar: str = "", **limits: Any
 ) -> Any:
-    """Returns the field of a configuration key that is also an option of the command line.
+    """Returns the field of a configuration key that `shared.flags.key_options` can make an option of the command line.
 
     Args:
         default: The default of the key. The option has the same one.

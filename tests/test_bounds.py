@@ -100,7 +100,7 @@ def test_the_page_has_the_values_of_the_code(row: LimitRow) -> None:
 @pytest.mark.parametrize("command", ["edge play", "cloud serve"])
 def test_every_flag_of_the_page_exists(command: str) -> None:
     """A renamed flag would leave a limit without a way to set it."""
-    shown = CliRunner().invoke(skylane, [*command.split(), "--help"]).output
+    shown = CliRunner().invoke(skylane, [*command.split(), "--help-all"]).output
     named = {
         flag
         for row in ROWS

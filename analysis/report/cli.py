@@ -35,16 +35,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--repair", "repairs", is_flag=True, help="Close the open frames of a killed run as `aborted`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON and write no page.")
 @click.option(
-    "--price-per-hour", type=FiniteRange(min=0), help="Price of the machine; adds the cost of 24 h of footage."
+    "--price-per-hour", type=FiniteRange(min=0), help="Price of the machine; adds the cost of 24 h of footage at 24 Hz."
 )
 @click.option("--currency", default="EUR", show_default=True, help="Currency of the price.")
-@click.option(
-    "--footage-hz",
-    type=FiniteRange(min=0, min_open=True),
-    default=24.0,
-    show_default=True,
-    help="Frame rate of the footage.",
-)
 @click.option(
     "--local", type=_FOLDER, help="Run of the same frames with the worker on the vehicle, to compare offloading with."
 )
@@ -67,7 +60,6 @@ def report(
     as_json: bool,
     price_per_hour: float | None,
     currency: str,
-    footage_hz: float,
     local: Path | None,
     truths: tuple[Path, ...],
     map_file: Path | None,
@@ -88,7 +80,7 @@ def report(
     if check:
         sys.exit(_check(runs))
     console = Console(stderr=as_json)
-    tariff = Tariff(price_per_hour, currency, footage_hz) if price_per_hour is not None else None
+    tariff = Tariff(price_per_hour, currency) if price_per_hour is not None else None
     source = load_report_input(runs, load_run(local) if local else None, truths, map_file)
     content = report_of(source, tariff)
     if tables:

@@ -230,7 +230,7 @@ class _Recording:
             self._card = (
                 _truth_card(self._names, frame.pixels) if self._models.remote is None else self._models.remote.card
             )
-        image, geometry = prepared(frame.pixels, frame.layout, self._card, "binning")
+        image, geometry = prepared(frame.pixels, frame.layout, self._card)
         if self._geometry not in (None, geometry):
             raise EvaluationError(f"the images of {frame.camera} change their size: give a bag of one camera and size")
         self._geometry = geometry

@@ -18,7 +18,7 @@ from rosbag_tools.reading.frames import BagSource, ImageDecoder, depth_topics
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Damage, Message
 from shared.errors import SkylaneError, suggestion
-from shared.imaging.bayer import to_colour
+from shared.imaging.bayer import demosaic_method, to_colour
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, plan
 from shared.messages.model_card import ModelCard
@@ -131,20 +131,22 @@ class EvaluationSettings:
     map_file: Path | None = None  # For a segmentation, see `modelling.evaluation.class_map`.
     camera: str | None = None  # The image topic; by default the first one with ground truth.
     frames: int | None = None  # The largest number of frames; None for all.
-    demosaic: str = "binning"  # A key of `shared.imaging.bayer.DEMOSAIC_METHODS`.
     compared_with: ComparedWith | None = None  # None: labels if there are some, see `ReferenceComparison`.
     on_frame: Callable[[int, int | None], None] = lambda _done, _total: None  # Called after each evaluated frame.
 
 
-def prepared(pixels: Pixels, layout: Layout, card: ModelCard, demosaic: str) -> tuple[npt.NDArray[np.uint8], Geometry]:
+def prepared(pixels: Pixels, layout: Layout, card: ModelCard) -> tuple[npt.NDArray[np.uint8], Geometry]:
     """Returns an image as uint8 H×W×3 in a model's size and channel order, and the applied geometry.
+
+    Bayer images are demosaiced as on a vehicle by default.
 
     Raises:
         SkylaneError, GeometryError: the image cannot be converted.
     """
     height, width = pixels.shape[:2]
     geometry = plan(card.resize, height, width, card.height, card.width)
-    return apply(to_colour(pixels, layout, card.layout, demosaic), geometry), geometry
+    method = demosaic_method("auto", layout, geometry)
+    return apply(to_colour(pixels, layout, card.layout, method), geometry), geometry
 
 
 def prepared_images(path: Path, card: ModelCard, count: int, *, with_grey: bool = True) -> list[npt.NDArray[np.uint8]]:
@@ -156,7 +158,7 @@ def prepared_images(path: Path, card: ModelCard, count: int, *, with_grey: bool 
     with closing(BagSource(path)) as source:
         frames = (each for each in source.frames() if isinstance(each, Frame))
         chosen = (each for each in frames if with_grey or each.layout is not Layout.MONO8)
-        images = [prepared(each.pixels, each.layout, card, "binning")[0] for each in islice(chosen, count)]
+        images = [prepared(each.pixels, each.layout, card)[0] for each in islice(chosen, count)]
     if not images:
         kind = "readable frame" if with_grey else "readable frame in colour"
         raise EvaluationError(f"{path} holds no {kind}: make one with 'skylane bag make'")

@@ -143,7 +143,7 @@ class _AnswerCounter:
         self.frames = 0
 
     def add(self, pixels: Pixels, layout: Layout, true: int, total: int | None) -> None:
-        image, _ = prepared(pixels, layout, self._model.card, self._settings.demosaic)
+        image, _ = prepared(pixels, layout, self._model.card)
         answer = self._model.infer(image[np.newaxis])["scores"].argmax(axis=1).astype(np.uint8)
         self.confusion = self.confusion.with_masks(np.array([true], np.uint8), answer)
         self.frames += 1

@@ -95,7 +95,7 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
     identity = plan(Resize.CROP, card.height, card.width, card.height, card.width)
     truth, matchers = TrueBoxes(card), matchers_by_size(len(card.labels.names))
     for frames, labelled in enumerate(images, start=1):
-        image, geometry = prepared(labelled.pixels, labelled.layout, card, settings.demosaic)
+        image, geometry = prepared(labelled.pixels, labelled.layout, card)
         outputs = model.infer(image[np.newaxis])
         found = objects({head: values[0] for head, values in outputs.items()}, identity, manifest)
         true_boxes, class_ids = truth.in_input(labelled.truth, geometry)

@@ -126,7 +126,7 @@ def evaluate_segmentation(
     confusion = Confusion.empty(compared)
     frames = foreign_pixels = labelled_pixels = ignored_pixels = 0
     for frames, labelled in enumerate(images, start=1):
-        image, geometry = prepared(labelled.pixels, labelled.layout, card, settings.demosaic)
+        image, geometry = prepared(labelled.pixels, labelled.layout, card)
         mask = model.predict(image[np.newaxis])[0]
         if mask.max() >= count:
             raise EvaluationError(

@@ -61,7 +61,7 @@ def recorded_frames(
     card, manifest = reference.card, reference.manifest
     truths = TrueBoxes(card) if card.task == "detection" else None
     for number, (pixels, layout, stamp_ns, truth) in enumerate(images):
-        image, plan = prepared(pixels, layout, card, settings.demosaic)
+        image, plan = prepared(pixels, layout, card)
         outputs = _outputs(reference, image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
         tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)

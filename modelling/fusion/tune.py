@@ -18,7 +18,7 @@ from shared.messages.model_card import ModelCard
 from shared.reuse.tuning import TunedModelSection
 from shared.terminal_table import Table
 
-AGES_MS = (33.0, 67.0, 100.0, 133.0, 200.0, 300.0, 400.0, 500.0, 700.0, 1000.0)
+_AGES_MS = (33.0, 67.0, 100.0, 133.0, 200.0, 300.0, 400.0, 500.0, 700.0, 1000.0)
 
 _MAX_LABELS = 40  # The counts of a segmentation grow with the cube of the number of labels.
 _SLOWER = 3  # A drive is also seen as a camera of a third of its rate sees it.
@@ -28,7 +28,6 @@ _SLOWER = 3  # A drive is also seen as a camera of a third of its rate sees it.
 class TuneFusionSettings:
     """The settings of a measurement."""
 
-    ages_ms: tuple[float, ...] = AGES_MS
     every: int = 3  # Ticks between two that are counted.
     local_side: int | None = None  # See `modelling.fusion.recording.coarse`.
     recording: EvaluationSettings = field(default_factory=EvaluationSettings)
@@ -56,24 +55,24 @@ def tune_fusion(
         )
     names = reference.card.labels.names
     is_masks = reference.card.task == "segmentation"
-    ages = len(settings.ages_ms)
+    ages = len(_AGES_MS)
     counts = MaskCounts(ages, names, comparison.compared_with) if is_masks else BoxCounts(ages, names)
     for drive, frames in enumerate(_drives(comparison.images[: len(recordings)], reference, local, settings)):
         known = confirmed(frames) if is_masks and comparison.compared_with == "results" else frames
-        for each in _results(known, settings, settings.ages_ms):
+        for each in _results(known, settings, _AGES_MS):
             counts.add(drive, each)
-    met = [index for index in range(len(settings.ages_ms)) if counts.ticks[index]]
+    met = [index for index in range(len(_AGES_MS)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
             f"no counted frame of these recordings (one in {settings.every}, see --every) has another about "
-            f"{', '.join(f'{age_ms:g}' for age_ms in settings.ages_ms)} ms before it: give recordings of more frames"
+            f"{', '.join(f'{age_ms:g}' for age_ms in _AGES_MS)} ms before it: give recordings of more frames"
         )
     header = FusionHeader(
         task="segmentation" if is_masks else "detection",
         reference=_section(reference.card),
         local=_section(local.card),
         labels=len(names),
-        ages_ms=tuple(settings.ages_ms[index] for index in met),
+        ages_ms=tuple(_AGES_MS[index] for index in met),
         drives=tuple(each.stem for each in recordings),
         compared_with=comparison.compared_with,
         ticks=int(min(counts.ticks[index] for index in met)),

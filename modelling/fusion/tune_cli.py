@@ -6,9 +6,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEMOSAIC, DEVICE, MODELS, REFERENCE, frame_progress
+from modelling.cli_options import DEVICE, MODELS, REFERENCE, frame_progress
 from shared.files import check_writable
-from shared.flags import FiniteRange, WholeRange
+from shared.flags import WholeRange
 from shared.models.repository import Repository
 
 _SOURCE = click.Path(exists=True, path_type=Path)
@@ -20,14 +20,6 @@ _SOURCE = click.Path(exists=True, path_type=Path)
 @click.option("--local-model", metavar="NAME", required=True, help="The local model, which the vehicle runs.")
 @click.option(
     "--judge", "judged_on", metavar="SOURCE", multiple=True, type=_SOURCE, help="A recording to judge on (repeatable)."
-)
-@click.option(
-    "--age",
-    "ages_ms",
-    metavar="MS",
-    multiple=True,
-    type=FiniteRange(min=0, min_open=True),
-    help="Age of results to measure (repeatable). [33 to 1000 ms]",
 )
 @click.option(
     "--every", type=WholeRange(min=1), default=3, show_default=True, help="Count every n-th frame of a source."
@@ -42,7 +34,6 @@ _SOURCE = click.Path(exists=True, path_type=Path)
     help="The local model sees as much detail as N×N pixels have, as a smaller one would; see `python -m bench freshness`.",
 )
 @REFERENCE
-@DEMOSAIC
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -57,12 +48,10 @@ def tune_fusion(
     reference: str,
     local_model: str,
     judged_on: tuple[Path, ...],
-    ages_ms: tuple[float, ...],
     every: int,
     frames: int,
     local_side: int | None,
     compared_with: Any,
-    demosaic: str,
     out: Path,
     repository: Repository,
     device: str,
@@ -80,7 +69,7 @@ def tune_fusion(
     from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
     from edge.reuse.opening import check_local_model  # noqa: PLC0415
     from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.fusion.tune import AGES_MS, TuneFusionSettings, judged_table, moves_only  # noqa: PLC0415
+    from modelling.fusion.tune import TuneFusionSettings, judged_table, moves_only  # noqa: PLC0415
     from modelling.fusion.tune import tune_fusion as tuned  # noqa: PLC0415
     from modelling.reuse.replay import opened_models  # noqa: PLC0415
 
@@ -91,12 +80,10 @@ def tune_fusion(
         task = progress.add_task("running the models", total=None)
         recording = EvaluationSettings(
             frames=frames,
-            demosaic=demosaic,
             compared_with=compared_with,
             on_frame=lambda *_: progress.advance(task),
         )
-        ages: Any = tuple(sorted(set(ages_ms))) or AGES_MS
-        table = tuned(recordings, judged_on, model, local, TuneFusionSettings(ages, every, local_side, recording))
+        table = tuned(recordings, judged_on, model, local, TuneFusionSettings(every, local_side, recording))
     write_fusion(out, table)
     if table.header.judged:
         Console().print(judged_table(table))

@@ -49,7 +49,7 @@ def predict(model: Model, rgb: ImageArray, size: MaskSize = "frame") -> ImageRun
         rgb: The image, H×W×3, RGB uint8.
         size: Size of a mask: that of the image (`frame`), or of the model's input (`model`).
     """
-    image, geometry = prepared(rgb, Layout.RGB8, model.card, "bilinear")
+    image, geometry = prepared(rgb, Layout.RGB8, model.card)
     began_ns = clock.now_ns()
     outputs = model.infer(image[np.newaxis])
     inference_ms = (clock.now_ns() - began_ns) / 1e6

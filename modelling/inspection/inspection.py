@@ -106,7 +106,6 @@ def inspect(
     labels: Labels | None = None,
     size: tuple[int, int] | None = None,
     signature: str | None = None,
-    trained: bool = True,
     options: Options = Options(),  # noqa: B008 - frozen.
 ) -> Inspection:
     """Analyses a model file and runs it on noise, so inspect trusted files only.
@@ -117,7 +116,6 @@ def inspect(
         labels: The names and colours of the classes; numbered by default.
         size: Height and width for a graph that accepts any size.
         signature: A SavedModel's signature; by default `serving_default`, or the only one.
-        trained: False marks the weights as random.
         options: What the user states about the model.
 
     Raises:
@@ -142,7 +140,6 @@ def inspect(
         "format": kind,
         "file": path.name,
         "sha256": tree_sha256(path),
-        "trained": trained,
         "signature": signature,
     }
 

@@ -133,7 +133,7 @@ def replay(recordings: Sequence[Path], reference: Model, local: Model | None, se
     total = sum(filter(None, counts)) if all(counts) else None
     scorer = scorer_for(card, comparison.classes)
     replayed = Replay(scorer, comparison.compared_with, comparison.note(card.name))
-    runner = _Runner(replayed, reference, local, settings.demosaic)
+    runner = _Runner(replayed, reference, local)
     for name, images in zip(names, comparison.images, strict=True):
         replayed.drives.append(name)
         for image in images:
@@ -147,15 +147,14 @@ def replay(recordings: Sequence[Path], reference: Model, local: Model | None, se
 class _Runner:
     """Runs both models on images and adds what they answer to a replay."""
 
-    def __init__(self, replayed: Replay, reference: Model, local: Model | None, demosaic: str) -> None:
+    def __init__(self, replayed: Replay, reference: Model, local: Model | None) -> None:
         self._replay = replayed
         self._reference = reference
         self._local = local
-        self._demosaic = demosaic
 
     def add(self, drive: str, image: LabelledImage) -> None:
         replayed, scorer, card = self._replay, self._replay.scorer, self._reference.card
-        prepared_image, geometry = prepared(image.pixels, image.layout, card, self._demosaic)
+        prepared_image, geometry = prepared(image.pixels, image.layout, card)
         outputs = _first(self._reference, prepared_image)
         if image.truth is None:
             image = image._replace(truth=scorer.result_as_truth(outputs, self._reference.manifest, geometry))
@@ -172,7 +171,7 @@ class _Runner:
     def _add_local(self, local: Model, image: LabelledImage, geometry: Geometry) -> None:
         replayed, scorer = self._replay, self._replay.scorer
         same_view = replace(local.card, resize=self._reference.card.resize)
-        prepared_image, own = prepared(image.pixels, image.layout, same_view, self._demosaic)
+        prepared_image, own = prepared(image.pixels, image.layout, same_view)
         outputs = _first(local, prepared_image)
         replayed.local_answers.append(scorer.answer(outputs, local.manifest, geometry, own))
         replayed.local_outputs.append(scorer.confidence_outputs(outputs, local.manifest))

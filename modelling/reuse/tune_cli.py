@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from modelling.cli_options import DEMOSAIC, DEVICE, JSON, MAP, MODELS, REFERENCE, frame_progress
+from modelling.cli_options import DEVICE, JSON, MAP, MODELS, REFERENCE, frame_progress
 from shared.files import check_writable
 from shared.flags import FiniteRange, WholeRange
 from shared.models.repository import Repository
@@ -56,7 +56,6 @@ _DELAY = click.option(
 @click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each source. [all]")
 @REFERENCE
 @MAP
-@DEMOSAIC
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -77,7 +76,6 @@ def tune_gate(
     frames: int | None,
     compared_with: Any,
     map_file: Path | None,
-    demosaic: str,
     **limits: Any,
 ) -> None:
     """Find the thresholds with which a vehicle sends the fewest frames of SOURCEs, and write them to a tuning file.
@@ -103,7 +101,6 @@ def tune_gate(
             local,
             EvaluationSettings(
                 frames=frames,
-                demosaic=demosaic,
                 map_file=map_file,
                 compared_with=compared_with,
                 on_frame=lambda done, total: progress.update(task, completed=done, total=total),
@@ -144,7 +141,6 @@ def tune_gate(
 @click.option("--frames", type=WholeRange(min=1), help="Maximum number of frames of each source. [all]")
 @REFERENCE
 @MAP
-@DEMOSAIC
 @JSON
 @MODELS
 @DEVICE
@@ -157,7 +153,6 @@ def judge_gate(
     frames: int | None,
     compared_with: Any,
     map_file: Path | None,
-    demosaic: str,
     as_json: bool,
     repository: Repository,
     device: str,
@@ -184,7 +179,6 @@ def judge_gate(
         task = progress.add_task("running the models", total=None)
         settings = EvaluationSettings(
             frames=frames,
-            demosaic=demosaic,
             map_file=map_file,
             compared_with=compared_with,
             on_frame=lambda done, total: progress.update(task, completed=done, total=total),

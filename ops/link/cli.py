@@ -3,35 +3,33 @@
 import json
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
 
 import click
 from rich.console import Console
 
 from ops.link.link import Link, LinkCounts
-from shared.flags import ValidatedText, WholeRange, number, override
+from shared.flags import ValidatedText, WholeRange, override
 from shared.network.endpoint import Endpoint
 from shared.network.link_spec import PROFILES, LinkSpec
 from shared.runlog.percentiles import shown
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _STATUS_INTERVAL_S = 1.0
 _DEFAULT_PORT = 1884  # The broker's default port plus one.
 
 
-def _spec_options(command: Command) -> Command:
-    """Adds an option for every key of a link's specification."""
-    for name, field in reversed(LinkSpec.model_fields.items()):
-        command = click.option(
-            f"--{name.replace('_', '-')}", name, type=number(LinkSpec, name), help=field.description
-        )(command)
-    return command
+_KEYS = "\n".join(f"  {name:<20}{field.description}" for name, field in LinkSpec.model_fields.items())
 
 
-@click.command()
+def _by_key(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    for text in given:
+        if "=" not in text:
+            raise click.BadParameter(f"{text[:80]!r}: write KEY=VALUE, such as delay_ms=50")
+    return dict(text.split("=", 1) for text in given)
+
+
+@click.command(epilog=f"\b\nKeys of --set:\n{_KEYS}")
 @click.option("--to", type=ValidatedText("HOST:PORT", Endpoint.parse), required=True, help="Address of the broker.")
 @click.option(
     "--listen",
@@ -43,11 +41,18 @@ def _spec_options(command: Command) -> Command:
 @click.option(
     "--profile", type=click.Choice([*PROFILES]), default="none", show_default=True, help="Predefined properties."
 )
-@_spec_options
+@click.option(
+    "--set",
+    "faults",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_by_key,
+    help="Property of the link, which overrides the profile's (repeatable).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print only the counts, as JSON.")
-def link(to: str, listen: int, profile: str, *, as_json: bool, **faults: Any) -> None:
-    """Emulate a link with known faults between vehicle and broker until Ctrl-C; options override the profile."""
-    spec = apply_options(PROFILES[profile], faults)
+def link(to: str, listen: int, profile: str, faults: Mapping[str, str], *, as_json: bool) -> None:
+    """Emulate a link with known faults between vehicle and broker until Ctrl-C."""
+    spec = with_faults(PROFILES[profile], faults)
     target = Endpoint.parse(to)
     ended = threading.Event()
     for end_signal in (signal.SIGINT, signal.SIGTERM):
@@ -64,10 +69,14 @@ def link(to: str, listen: int, profile: str, *, as_json: bool, **faults: Any) ->
         console.print(_counts_text(running.counts()), markup=False, highlight=False)
 
 
-def apply_options(profile: LinkSpec, faults: Mapping[str, Any]) -> LinkSpec:
-    """Applies options to a profile; an option for both directions overrides the profile's values for single ones."""
+def with_faults(profile: LinkSpec, faults: Mapping[str, str]) -> LinkSpec:
+    """Returns a profile with some properties replaced; one for both directions replaces the profile's for single ones.
+
+    Raises:
+        click.UsageError: there is no such key, or its value is not valid.
+    """
     for both, unit in (("delay", "ms"), ("bandwidth", "mbps")):
-        if faults[f"{both}_{unit}"] is not None:
+        if f"{both}_{unit}" in faults:
             profile = profile.model_copy(update={f"{both}_{direction}_{unit}": None for direction in ("up", "down")})
     return override(profile, faults)
 

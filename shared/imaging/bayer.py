@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.frames import Layout, Pixels
+from shared.imaging.geometry import Geometry
 from shared.imaging.opencv import cv2
 
 ColourImage = npt.NDArray[np.uint8]
@@ -47,6 +48,14 @@ def to_colour(pixels: Pixels, layout: Layout, target: Layout, method: str) -> Co
     if height % 2 or width % 2 or not pixels.size:
         raise SkylaneError(f"{layout} image is {height}×{width}: a Bayer pattern needs even sides")
     return DEMOSAIC_METHODS[method](pixels, layout, target)
+
+
+def demosaic_method(demosaic: str, layout: Layout, plan: Geometry) -> str:
+    """Resolves "auto": binning, which halves the resolution, if the model's input still needs less than that."""
+    if demosaic != "auto":
+        return demosaic
+    enough = plan.crop_width >= 2 * plan.paste_width and plan.crop_height >= 2 * plan.paste_height
+    return "binning" if layout.is_bayer and enough else "bilinear"
 
 
 def _reorder(pixels: Pixels, layout: Layout, target: Layout) -> ColourImage:

@@ -24,7 +24,7 @@ class LinkSpec(Section):
     bandwidth_up_mbps: float | None = Field(default=None, gt=0, le=100_000, description="As above, up only.")
     bandwidth_down_mbps: float | None = Field(default=None, gt=0, le=100_000, description="As above, down only.")
     loss_percent: float = Field(
-        default=0.0, ge=0, le=50, description="Share of TCP segments lost; TCP retransmits them, which takes time."
+        default=0.0, ge=0, le=50, description="Share of TCP segments lost and sent again, in percent."
     )
     slice_bytes: int | None = Field(default=None, ge=1, description="Write in pieces of this size.")
     corrupt_per_mb: float = Field(default=0.0, ge=0, le=1e6, description="Flipped bits per million bytes.")
@@ -32,7 +32,7 @@ class LinkSpec(Section):
         default=None,
         ge=0,
         le=86_400,
-        description="Time after which all bytes are discarded and no connection is closed.",
+        description="Time after which all bytes are silently discarded.",
     )
     reset_after_s: float | None = Field(
         default=None, ge=0, le=86_400, description="Age at which a connection is reset."

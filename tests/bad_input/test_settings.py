@@ -30,7 +30,6 @@ def test_invalid_configuration_value_names_file_and_key(fails: Callable[..., str
         ("--deadline-ms", "inf"),
         ("--frames", "-1"),
         ("--quality", "101"),
-        ("--qos", "two"),
         ("--codec", "gif"),
         ("--model-version", "../1"),
         ("--broker", "http://127.0.0.1"),

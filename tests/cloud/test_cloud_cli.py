@@ -45,7 +45,9 @@ def repository(workshop: Any) -> Path:
 def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository: Path, tmp_path: Path) -> None:
     """Their CPU time and memory belong to the worker, also after a restart."""
     resources, pause = tmp_path / "resources.csv", threading.Event()
-    flags = ["--isolate", "--resources", str(resources), "--isolate-hang-s", "20"]
+    config = tmp_path / "cloud.yaml"
+    config.write_text("isolate: true\nisolate_hang_s: 20\n")
+    flags = ["--config", str(config), "--resources", str(resources)]
 
     def sampled() -> list[str]:
         rows = [line.split(",") for line in resources.read_text().splitlines()]
@@ -57,10 +59,9 @@ def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository
             pause.wait(0.1)
         (pid,) = sampled()
         assert psutil.Process(int(pid)).ppid() == worker.pid
+    config.write_text("isolate: true\nisolate_memory_mb: 64\n")
     with pytest.raises(WorkerError, match="its memory limit is 64 MiB, which may be too low"):
-        Worker(
-            mosquitto_url, models=repository, model="tiny", flags=["--isolate", "--isolate-memory-mb", "64"]
-        ).__exit__()
+        Worker(mosquitto_url, models=repository, model="tiny", flags=flags).__exit__()
 
 
 def test_a_worker_process_drains_on_termination_signals(

@@ -19,7 +19,7 @@ from tests.support.faults.rig import Rig, UnavailableError
 _NASTY = {"raising": {8: Mark.RAISE, 16: Mark.NAN}, "ending": {6: Mark.HANG, 13: Mark.MEMORY, 20: Mark.CRASH}}
 _ENDS_PROCESS = (Mark.HANG, Mark.MEMORY, Mark.CRASH)
 _ATTEMPTS = 2
-_WORKER_FLAGS = ("--isolate", "--isolate-hang-s", "4", "--isolate-memory-mb", "1024", "--max-wait-ms", "20")
+_CONFIG = "isolate: true\nisolate_hang_s: 4\nisolate_memory_mb: 1024\nmax_wait_ms: 20\n"
 _FLAGS = ("--model", MODEL, "--answer-timeout", "120")
 _LIMIT_S = 300.0
 
@@ -72,10 +72,10 @@ def _worker(rig: Rig, url: str) -> Worker:
         raise UnavailableError("no TensorFlow: pip install 'skylane[cloud]'")
     models = make_model(rig, "tests.support.faults.hostile.nasty_graph")
     rig.say("starting the worker")
-    log = rig.folder / "worker-1.log"
-    return rig.enter(
-        Worker(url, models=models, model=MODEL, name="worker-1", device="cpu", flags=_WORKER_FLAGS, log=log)
-    )
+    config, log = rig.folder / "cloud.yaml", rig.folder / "worker-1.log"
+    config.write_text(_CONFIG, encoding="utf-8")
+    flags = ("--config", str(config))
+    return rig.enter(Worker(url, models=models, model=MODEL, name="worker-1", device="cpu", flags=flags, log=log))
 
 
 def children(pid: int, module: str) -> set[int]:

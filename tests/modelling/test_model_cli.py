@@ -27,10 +27,10 @@ def models(tmp_path: Path) -> Path:
     path = tmp_path / "bright.pb"
     path.write_bytes(graph.as_graph_def().SerializeToString())
     (tmp_path / "labels.yaml").write_text("- {name: dark, colour: [0, 0, 0]}\n- {name: light, colour: [0, 255, 0]}\n")
-    result = _run(
-        "inspect", path, "--write", tmp_path / "models" / "bright", "--labels", tmp_path / "labels.yaml", "--untrained"
-    )
-    assert "wrote" in result.stdout
+    folder = tmp_path / "models" / "bright"
+    assert "wrote" in _run("inspect", path, "--write", folder, "--labels", tmp_path / "labels.yaml").stdout
+    with (folder / "model.yaml").open("a") as manifest:
+        manifest.write("trained: false\n")
     return tmp_path / "models"
 
 

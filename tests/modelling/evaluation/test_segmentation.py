@@ -225,7 +225,7 @@ def test_an_image_is_prepared_in_the_cards_channel_order() -> None:
     """Swapping red and blue costs 16 to 20 points of mean IoU."""
     cell = np.tile(np.array([[200, 20], [20, 10]], np.uint8), (_HEIGHT // 2, _WIDTH // 2))
     for layout, expected in ((Layout.RGB8, [200, 20, 10]), (Layout.BGR8, [10, 20, 200])):
-        image, geometry = prepared(cell, Layout.BAYER_RGGB8, _card(layout=layout), "binning")
+        image, geometry = prepared(cell, Layout.BAYER_RGGB8, _card(layout=layout))
         assert image.shape == (_HEIGHT // 2, _WIDTH // 2, 3)
         assert image[0, 0].tolist() == expected
         assert (geometry.source_height, geometry.source_width) == (_HEIGHT, _WIDTH)

@@ -8,8 +8,10 @@ from click.testing import CliRunner
 
 from cloud.engines.tensorflow.runtime import tf
 from modelling.inspection.inspection import InspectionError, inspect, write
+from modelling.inspection.output_rule import Options
 from modelling.model_cli import model
 from shared.errors import SkylaneError
+from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
 from shared.models.repository import Repository
 from tests.support.foreign_models import onnx_constants, onnx_map
@@ -64,9 +66,9 @@ def test_the_model_in_its_own_folder_is_described_again(tmp_path: Path) -> None:
     path, folder = _ids(tmp_path), tmp_path / "models" / "m"
     write(inspect(path), folder)
     (folder / "notes.txt").write_text("kept")
-    write(inspect(folder / "model.pb", trained=False), folder, replace=True)
+    write(inspect(folder / "model.pb", options=Options(resize=Resize.STRETCH)), folder, replace=True)
     assert sorted(each.name for each in folder.iterdir()) == ["model.pb", "model.yaml", "notes.txt"]
-    assert Repository(tmp_path / "models").find("m").manifest.trained is False
+    assert Repository(tmp_path / "models").find("m").manifest.input.resize is Resize.STRETCH
 
 
 def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:

@@ -7,10 +7,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from ops.link.cli import apply_options, link
+from ops.link.cli import link, with_faults
 from shared.network.link_spec import PROFILES
-
-NOTHING = dict.fromkeys(type(PROFILES["none"]).model_fields)
 
 
 def test_the_command_forwards_until_ctrl_c_and_prints_its_counts() -> None:
@@ -18,7 +16,7 @@ def test_the_command_forwards_until_ctrl_c_and_prints_its_counts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as far:
         command = ["link", "--to", f"127.0.0.1:{far.getsockname()[1]}", "--listen", "0", "--json"]
         with subprocess.Popen(
-            [sys.executable, "-m", "skylane", *command, "--delay-ms", "1"],
+            [sys.executable, "-m", "skylane", *command, "--set", "delay_ms=1"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -39,12 +37,12 @@ def test_the_command_forwards_until_ctrl_c_and_prints_its_counts() -> None:
     assert (counts["bytes_up"], counts["bytes_down"], counts["connections"]) == (4, 0, 1)
 
 
-def test_an_option_for_both_directions_overrides_single_ones_of_the_profile() -> None:
-    """`--profile 4g --bandwidth-mbps 5` must not leave 20 Mbit/s up."""
-    spec = apply_options(PROFILES["4g"], {**NOTHING, "bandwidth_mbps": 5.0})
+def test_a_property_of_both_directions_overrides_single_ones_of_the_profile() -> None:
+    """`--profile 4g --set bandwidth_mbps=5` must not leave 20 Mbit/s up."""
+    spec = with_faults(PROFILES["4g"], {"bandwidth_mbps": "5"})
     assert spec.bytes_per_s(up=True) == spec.bytes_per_s(up=False) == 5e6 / 8
     assert spec.delay_ms == PROFILES["4g"].delay_ms
-    one = apply_options(PROFILES["4g"], {**NOTHING, "bandwidth_up_mbps": 5.0})
+    one = with_faults(PROFILES["4g"], {"bandwidth_up_mbps": "5"})
     assert one.bytes_per_s(up=False) == PROFILES["4g"].bytes_per_s(up=False)
 
 
@@ -57,8 +55,17 @@ def test_an_invalid_address_is_rejected(to: str) -> None:
     assert "write HOST:PORT" in done.output
 
 
-def test_a_value_out_of_range_is_rejected() -> None:
-    """The error states the range."""
-    done = CliRunner().invoke(link, ["--to", "127.0.0.1:1", "--loss-percent", "99"])
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ("loss_percent=99", "loss_percent: give at most 50 (given '99')"),
+        ("delay_ms=nan", "delay_ms: Input should be a finite number (given 'nan')"),
+        ("delay=5", "delay: unknown key: did you mean delay_ms or delay_up_ms?"),
+        ("delay_ms", "Invalid value for '--set': 'delay_ms': write KEY=VALUE, such as delay_ms=50"),
+    ],
+)
+def test_a_property_that_is_not_valid_is_rejected(given: str, problem: str) -> None:
+    """The error states the range, the nearest key, or the form."""
+    done = CliRunner().invoke(link, ["--to", "127.0.0.1:1", "--set", given])
     assert done.exit_code == 2
-    assert "Invalid value for '--loss-percent': 99 is too large: give a number from 0 to 50" in done.output
+    assert problem in done.output
