@@ -154,8 +154,8 @@ def play(
             sinks.append(_ListeningSink(on_result))
         collector = stack.enter_context(open_follower("--metrics", config.metrics, config, transport))
         followers = [each for each in (view, collector) if each is not None]
-        on_row = [each.ended for each in followers] + ([] if export is None else [export])
-        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view, on_row)
+        listeners = [each.ended for each in followers] + ([] if export is None else [export])
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, listeners)
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
         for follower in followers:
             follower.counts = node.counts

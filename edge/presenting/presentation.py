@@ -11,17 +11,17 @@ import numpy as np
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.pipeline import PreparedImage, PreparedImages, colour_image, rgb_input
+from edge.pipeline import PreparedImage, PreparedImages, colour_image
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
-from edge.sinks.sink import Origin
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.imaging.geometry import Geometry
+from shared.imaging.geometry import Geometry, rgb_input
 from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
+from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import HOLD, OutputOrigin
 from shared.stages import Stage
 from shared.task import task_named
@@ -113,7 +113,7 @@ class _Camera:
 
 
 class Presentation:
-    """Runs one presenter per camera, all in one thread; no caller of `offer` or `arrived` waits for it.
+    """Runs one presenter per camera, all in one thread; no caller of `offer` or `ended` waits for it.
 
     A tick that is not taken before the next one of its camera is due is skipped.
     """
@@ -153,7 +153,7 @@ class Presentation:
         """Adds a tick: a frame that is due now. It replaces a tick of its camera that still waits."""
         excess = None
         with self._condition:
-            camera = self._cameras.setdefault(record.camera, _Camera())
+            camera = self._cameras.setdefault(record.row.camera, _Camera())
             if isinstance(frame, Frame) and _has_changed(camera, frame):
                 camera.scene = record.id.sequence
                 self.restarts += 1
@@ -171,21 +171,22 @@ class Presentation:
         if excess is not None:
             self._deliver(self._left(excess))
 
-    def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        """Adds the result of a frame, unless a later frame of its camera has one already."""
-        is_local = origin is Origin.LOCAL
-        if is_local and self._runs_local:
+    def ended(self, record: FrameRecord, result: ModelResult | None) -> None:
+        """Adds the result of a frame, unless a later frame of its camera has one already. See FrameListener."""
+        row = record.row
+        is_local = row.outcome is Outcome.ANSWERED_LOCALLY
+        if result is None or (is_local and self._runs_local):
             return
         made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
         if self._config.present == HOLD:
-            self._add_ready(record.camera, max(record.times.values()))
-        result = ArrivedResult(record.id.sequence, record.times[Stage.DUE], answer.result, made_of)
+            self._add_ready(row.camera, max(record.times.values()))
+        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, made_of)
         with self._condition:
-            camera = self._cameras.setdefault(record.camera, _Camera())
-            if result.sequence > camera.sequence:
-                camera.early = result
-            elif camera.newest is None or camera.newest.sequence < result.sequence:
-                camera.newest = result
+            camera = self._cameras.setdefault(row.camera, _Camera())
+            if arrived.sequence > camera.sequence:
+                camera.early = arrived
+            elif camera.newest is None or camera.newest.sequence < arrived.sequence:
+                camera.newest = arrived
 
     def _add_ready(self, camera: str, ready_ns: int) -> None:
         self.first_ready_ns[camera] = min(ready_ns, self.first_ready_ns.get(camera, ready_ns))

@@ -57,9 +57,12 @@ _INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
 _MILLISECONDS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LatencyRow:
-    """Everything known about a frame when it ends. Times are in nanoseconds, each by the clock of its node."""
+    """Everything known about a frame. Times are in nanoseconds, each by the clock of its node.
+
+    The vehicle fills it while the frame is on its way; nothing changes it after the frame has ended.
+    """
 
     vehicle: str
     camera: str
@@ -81,7 +84,7 @@ class LatencyRow:
     batch_size: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    edge_times: Mapping[Stage, int] = field(default_factory=dict)
+    edge_times: dict[Stage, int] = field(default_factory=dict)
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
     clock: Offset | None = None
     gate_distance: float | None = None  # Distance to the compared frame; None without a comparison.

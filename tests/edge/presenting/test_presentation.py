@@ -21,11 +21,11 @@ from edge.presenting.presentation import (
     PresentedTick,
 )
 from edge.presenting.presenter import ArrivedResult, HoldPresenter, Output, PresenterParts, Tick
-from edge.sinks.sink import Origin
 from shared import clock
 from shared.imaging import geometry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.results import ModelResult
+from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record
 
@@ -81,11 +81,12 @@ class Rig:
         self.presentation.offer(make_record(sequence, sequence * PERIOD_NS, given.camera), given)
         return sequence
 
-    def answer(self, sequence: int, origin: Origin = Origin.WORKER, camera: str = "/left") -> Any:
+    def answer(self, sequence: int, outcome: Outcome = Outcome.ANSWERED, camera: str = "/left") -> Any:
         """Lets the result of a frame arrive; returns it."""
         result = np.full((HEIGHT, WIDTH), sequence % 2, np.uint8)
         record = make_record(sequence, sequence * PERIOD_NS, camera)
-        self.presentation.arrived(record, ModelResult(result, "1", "test"), origin)
+        record.row.outcome = outcome
+        self.presentation.ended(record, ModelResult(result, "1", "test"))
         return result
 
     def tick(self, *args: Any, **changes: Any) -> PresentedTick:
@@ -397,7 +398,7 @@ def test_local_answers_count_unless_the_presenter_runs_the_local_model() -> None
     for runs_local, expected in ((False, (OutputOrigin.LOCAL, 0, PERIOD_NS)), (True, (OutputOrigin.NONE, None, None))):
         rig = Rig(runs_local=runs_local)
         rig.thread.start()
-        rig.answer(rig.tick().sequence, Origin.LOCAL)
+        rig.answer(rig.tick().sequence, Outcome.ANSWERED_LOCALLY)
         tick = rig.tick()
         assert (tick.output.origin, tick.source_sequence, tick.age_ns) == expected
         rig.end()

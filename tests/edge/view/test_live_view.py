@@ -75,10 +75,11 @@ def everything(view: LiveView) -> Callable[[], None]:
 
     def act() -> None:
         number = next(numbers)
-        show(view, record(number))
+        made = record(number)
+        made.row = row(number)
+        show(view, made)
         view.presented(tick(number))
         view.presented(missing(number))
-        view.ended(row(number))
 
     return act
 
