@@ -13,6 +13,7 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.pipeline import PreparedImage, PreparedImages, colour_image
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
+from edge.sinks.sink import PresentedTick
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
@@ -41,46 +42,6 @@ _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 _LOG = get_logger("edge")
 
 
-@dataclass(frozen=True, slots=True)
-class PresentedTick:
-    """A tick with its output: what the vehicle could act on, and when."""
-
-    camera: str
-    sequence: int  # The frame's, as in the latency log.
-    frame_index: int
-    stamp_ns: int
-    source_ns: int
-    due_ns: int
-    presented_ns: int  # Time at which the output was ready, or at which it was certain that the tick gets no output.
-    output: Output
-    source_sequence: int | None = None  # The frame that the output's remote result is right for.
-    age_ns: int | None = None  # Due time of the tick after that of this frame; 0 for a local result; None without one.
-    processing_ns: int | None = None  # Time from taking the tick until the output was ready; None if it was not taken.
-    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None for a tick that was not taken.
-    geometry: Geometry | None = None
-    camera_id: str = ""  # The camera in the frame's id, see FrameId.
-
-    @property
-    def origin(self) -> OutputOrigin:
-        """The kinds of results that the output was made of."""
-        return self.output.origin
-
-    @property
-    def result(self) -> Any:
-        """The result to act on, of the type that the task of the model decodes; None if the tick has no output."""
-        return self.output.result
-
-    @property
-    def reason(self) -> str:
-        """The reason for a missing result; empty if the output has one."""
-        return self.output.reason
-
-    @property
-    def after_due_ns(self) -> int:
-        """The time after the tick was due at which its output was ready."""
-        return self.presented_ns - self.due_ns
-
-
 OnPresented = Callable[[PresentedTick], None]
 
 
@@ -88,12 +49,20 @@ OnPresented = Callable[[PresentedTick], None]
 class _DueFrame:
     """A tick that waits for the presenter."""
 
-    sequence: int
-    due_ns: int
-    scene: int
+    record: FrameRecord
     frame: Frame | UnreadableFrame
-    camera_id: str
+    scene: int
     newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
+
+    @property
+    def sequence(self) -> int:
+        """The number of the tick."""
+        return self.record.id.sequence
+
+    @property
+    def due_ns(self) -> int:
+        """The time of the tick."""
+        return self.record.times[Stage.DUE]
 
 
 @dataclass(slots=True)
@@ -164,9 +133,7 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(
-                record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record.id.camera
-            )
+            camera.waiting = _DueFrame(record, frame, camera.scene)
             self._condition.notify()
         if excess is not None:
             self._deliver(self._left(excess))
@@ -220,7 +187,7 @@ class Presentation:
     def _left(self, tick: PresentedTick | _DueFrame) -> PresentedTick:
         """Returns a tick that the presenter did not come to, with the reason."""
         due = tick if isinstance(tick, PresentedTick) else _without_output(tick, STOPPED)
-        return replace(due, output=Output(OutputOrigin.NONE, reason=HUNG)) if self.hangs else due
+        return replace(due, reason=HUNG) if self.hangs else due
 
     def _take(self) -> PresentedTick | _DueFrame | None:
         """Waits for the next tick; returns None at the end."""
@@ -260,7 +227,10 @@ class Presentation:
         return replace(
             _without_output(due, ""),
             presented_ns=presented_ns,
-            output=output,
+            origin=output.origin,
+            reason=output.reason,
+            flow=output.flow,
+            result=None if output.origin is OutputOrigin.NONE else output.result,
             source_sequence=None if source is None else source.sequence,
             age_ns=age_ns,
             processing_ns=presented_ns - taken_ns,
@@ -353,14 +323,17 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
 
 
 def _without_output(due: _DueFrame, reason: str) -> PresentedTick:
+    row = due.record.row
     return PresentedTick(
-        camera=due.frame.camera,
-        sequence=due.sequence,
-        frame_index=due.frame.index,
-        stamp_ns=due.frame.stamp_ns,
-        source_ns=due.frame.source_ns,
+        camera=row.camera,
+        session=row.session,
+        tick=row.sequence,
+        origin=OutputOrigin.NONE,
+        reason=reason,
+        frame_index=row.frame_index,
+        frame_stamp_ns=row.frame_stamp_ns,
+        source_ns=row.source_ns,
         due_ns=due.due_ns,
         presented_ns=clock.now_ns(),
-        output=Output(OutputOrigin.NONE, reason=reason),
-        camera_id=due.camera_id,
+        camera_id=row.camera_id,
     )

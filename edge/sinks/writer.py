@@ -4,12 +4,11 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 from edge.frame_record import FrameRecord
-from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
+from edge.sinks.sink import SINKS, FrameResult, Origin, PresentedTick, Sink, SinkError
 from shared.errors import SkylaneError
 from shared.imaging.geometry import rgb_input
 from shared.logs import get_logger
@@ -42,22 +41,11 @@ def backlog(card: ModelCard) -> int:
     return _BACKLOG if task_named(card.task).heads else _RAW_BACKLOG
 
 
-@dataclass(frozen=True, slots=True)
-class MissingOutput:
-    """A frame for which the vehicle had no output when it was due."""
-
-    camera: str
-    sequence: int
-    frame_index: int
-    stamp_ns: int
-    reason: str
-
-
 @runtime_checkable
 class MissingOutputSink(Sink, Protocol):
     """A sink that also records the frames without an output."""
 
-    def write_missing(self, missing: MissingOutput) -> None:
+    def write_missing(self, missing: PresentedTick) -> None:
         """Writes one frame without an output."""
 
 
@@ -113,7 +101,7 @@ class SinkWriter:
         self._card = card
         self._first_open = first_open or (lambda: 0)
         # With each frame, the lowest number of a frame that could still get a result before it was queued; None: no order.
-        self._queue: BoundedQueue[tuple[FrameResult | MissingOutput, int | None]] = BoundedQueue(backlog(card))
+        self._queue: BoundedQueue[tuple[FrameResult | PresentedTick, int | None]] = BoundedQueue(backlog(card))
 
     @property
     def needs_order(self) -> bool:
@@ -126,7 +114,7 @@ class SinkWriter:
         if frame is not None:
             self._queue.put((frame, self._first_open()))
 
-    def offer(self, output: FrameResult | MissingOutput) -> None:
+    def offer(self, output: FrameResult | PresentedTick) -> None:
         """Queues an output; counts it instead if the sinks are far behind, as the presenter does not wait for them."""
         if self._sinks and not self._queue.offer((output, None)):
             self.left_out += 1
@@ -139,7 +127,7 @@ class SinkWriter:
         with self._queue.reader() as get:
             while (queued := get()) is not None:
                 frame, complete_below = queued
-                if isinstance(frame, MissingOutput):
+                if isinstance(frame, PresentedTick):
                     self._write_missing(frame)
                     continue
                 self._write(frame, in_order=False)
@@ -174,7 +162,7 @@ class SinkWriter:
             self._run_guarded(sink, partial(sink.write, frame))
         self.written += 1
 
-    def _write_missing(self, missing: MissingOutput) -> None:
+    def _write_missing(self, missing: PresentedTick) -> None:
         for sink in [sink for sink in self._sinks if isinstance(sink, MissingOutputSink)]:
             self._run_guarded(sink, partial(sink.write_missing, missing))
         self.written += 1

@@ -18,9 +18,9 @@ from typing import Self
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import RunCounts
-from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presentation import Presentation
 from edge.presenting.presented_run import tick_frame
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, PresentedTick
 from edge.sinks.writer import frame_result
 from edge.view.viewer import ViewError, ViewSettings, ViewUpdate, bytes_per_s
 from shared import clock
