@@ -1,5 +1,6 @@
 """The record of a frame on the vehicle, from its due time until its row in the latency log, and its worker."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,7 +8,9 @@ from shared.clock import Deadline
 from shared.imaging.frames import Pixels
 from shared.imaging.geometry import Geometry
 from shared.messages.frame import FrameMessage, ResultMessage
+from shared.messages.results import ModelResult
 from shared.messages.topics import FrameId
+from shared.runlog.latency_log import LatencyRow, Outcome
 from shared.stages import Stage, Stamp
 
 
@@ -16,18 +19,10 @@ class FrameRecord:
     """The state of one frame. One thread at a time owns it: the pacer's, the pipeline's, then whichever the ledger allows."""
 
     id: FrameId
-    camera: str  # Name in the source; the id has the form that fits a topic.
-    frame_index: int
-    stamp_ns: int
-    source_ns: int
-    read_ns: int  # Duration of reading and decoding.
-    times: dict[Stage, int]
+    row: LatencyRow  # Its row of the latency log, with the outcome `aborted` until it ends.
     deadline: Deadline = Deadline.NEVER
-    attempts: int = 0
-    dispatch: str = ""  # How the worker of the first attempt was chosen: load or group; empty without a broker.
     worker: str = ""  # The worker to which the latest attempt was sent; empty if the transport chose it.
     expected_ns: int = 0  # Expected time from then until the answer of that worker; 0: unknown.
-    bytes_up: int = 0
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
     resent_ns: int = 0  # Send time of the second attempt; 0 without one.
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
@@ -36,9 +31,17 @@ class FrameRecord:
     image: Pixels | None = None  # The prepared image, in the colour order of the model.
     geometry: Geometry | None = None
     comparison: Any = None  # The gate's comparison of this frame with an earlier one; see `shared.reuse.gate`.
-    gate_distance: float | None = None  # From the frame whose result may be reused; None if it was not compared.
-    reused_sequence: int | None = None  # The frame whose result this frame got.
-    local_confidence: float | None = None  # Of the local model; None if it did not run.
+
+    @classmethod
+    def of(cls, frame_id: FrameId, camera: str, **facts: Any) -> "FrameRecord":
+        """Returns the record of a frame of `camera`, its name in the source. `facts`: other fields of its row."""
+        names = (frame_id.vehicle, camera, frame_id.session, frame_id.sequence)
+        return cls(frame_id, LatencyRow(*names, Outcome.ABORTED, camera_id=frame_id.camera, **facts))
+
+    @property
+    def times(self) -> dict[Stage, int]:
+        """The time of each stage that the frame has passed, by the clock of this vehicle."""
+        return self.row.edge_times
 
     @property
     def sent_ns(self) -> int:
@@ -54,6 +57,11 @@ class FrameRecord:
         return ()
 
 
+# Gets the record of every frame that has ended, with its row, and its result if it has one in time. Returns at once; only
+# the writer of the sinks waits while they are far behind.
+FrameListener = Callable[[FrameRecord, ModelResult | None], None]
+
+
 class Assignment(NamedTuple):
     """The worker to which a frame is sent."""
 
@@ -63,6 +71,4 @@ class Assignment(NamedTuple):
 
 
 ANY_WORKER = Assignment()
-
-
 GROUP = Assignment("group")

@@ -1,6 +1,6 @@
 """The spans of a vehicle's frames: one for the frame, one for each attempt to have it answered, one for each stage."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -8,6 +8,8 @@ from itertools import pairwise
 from opentelemetry.trace import SpanKind
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameListener, FrameRecord
+from shared.messages.results import ModelResult
 from shared.messages.topics import FrameId, TraceContext
 from shared.runlog.latency_log import LatencyRow
 from shared.span_export import SpanExport
@@ -15,16 +17,15 @@ from shared.stages import Stage
 
 
 @contextmanager
-def export_rows(config: EdgeConfig) -> Iterator[Callable[[LatencyRow], None]]:
-    """Yields what exports the spans of a frame whose row is written; it returns at once."""
+def export_rows(config: EdgeConfig) -> Iterator[FrameListener]:
+    """Yields a listener that exports the spans of each frame."""
     assert config.otel is not None
     with SpanExport(config.otel, "skylane-vehicle", config.vehicle) as export:
 
-        def ended(row: LatencyRow) -> None:
-            frame_id = FrameId(row.vehicle, row.camera_id, row.session, row.sequence)
-            context = TraceContext.of_frame(frame_id, 0, config.otel_share)
+        def ended(record: FrameRecord, _: ModelResult | None) -> None:
+            context = TraceContext.of_frame(record.id, 0, config.otel_share)
             if context.is_sampled:
-                export.later(partial(_make, row, frame_id, context))
+                export.later(partial(_make, record.row, record.id, context))
 
         yield ended
 

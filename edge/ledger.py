@@ -1,14 +1,17 @@
-"""The ledger: accounts for every frame, from its due time until its row in the latency log, and logs its end."""
+"""The ledger: accounts for every frame, from its due time until its row in the latency log, and reports its end.
+
+A frame is due, then perhaps in flight (sent, and not answered yet), then ended: its row is written, and the listeners get it.
+"""
 
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
 from edge.config import EdgeConfig
-from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
+from edge.frame_record import ANY_WORKER, Assignment, FrameListener, FrameRecord
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerLoads, WorkerStats
 from shared import clock
@@ -17,6 +20,7 @@ from shared.imaging.frames import Frame, UnreadableFrame
 from shared.logs import RateLimitedLogger, get_logger
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.node_metrics import VehicleMetrics
+from shared.messages.results import ModelResult
 from shared.messages.topics import CameraNames, FrameId
 from shared.recent_frames import RecentFrames
 from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcome
@@ -31,23 +35,10 @@ class ReplyOrigin(NamedTuple):
     engine: str = ""
     sha256: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class ValidatedReply:
-    """The validated contents of a reply; all fields are empty without a reply."""
-
-    message: ResultMessage | None = None
-    bytes_down: int = 0
-    node: str = ""  # Process that received the frame: cloud/<worker>/<session>.
-    cloud_times: Mapping[Stage, int] = field(default_factory=dict)
-    origin: ReplyOrigin = field(default_factory=ReplyOrigin)
-
     @classmethod
-    def of(cls, message: ResultMessage, bytes_down: int, round_trip_ns: int) -> "ValidatedReply":
-        """Validates a message; times that do not fit into the round trip are left out."""
-        node = _node(message)
-        origin = ReplyOrigin(message.worker, message.model_version, message.engine, message.model_sha256)
-        return cls(message, bytes_down, node, _cloud_times(message, node, round_trip_ns), origin)
+    def of(cls, message: ResultMessage) -> "ReplyOrigin":
+        """Returns the origin of a reply."""
+        return cls(message.worker, message.model_version, message.engine, message.model_sha256)
 
 
 _MAX_REMEMBERED = 4096  # Retried frames whose second reply is counted as a duplicate, not as late.
@@ -89,15 +80,13 @@ class Ledger:
         clocks: WorkerClocks | None = None,
         stats: WorkerStats | None = None,
         loads: WorkerLoads | None = None,
-        on_closed: Callable[[], None] = lambda: None,
-        on_row: Sequence[Callable[[LatencyRow], None]] = (),
         grace_ms: float = 500.0,
     ) -> None:
         """Starts with no frames.
 
-        `stats` and `loads` are updated with each reply, `on_closed` is called when a sent frame ends, and each of `on_row` with
-        the row of every frame, of which it returns at once. `grace_ms`: time after its deadline until a frame counts as lost.
+        `stats` and `loads` are updated with each reply. `grace_ms`: time after its deadline until a frame counts as lost.
         """
+        self.listeners: list[FrameListener] = []  # Get each frame after its row is written; complete before the first.
         self._log = log
         self._config = config
         self._session = session
@@ -105,13 +94,12 @@ class Ledger:
         self._clocks = clocks or WorkerClocks()
         self._stats = stats or WorkerStats()
         self._loads = loads
-        self._on_closed = on_closed
-        self._on_row = on_row
-        self._frame_log = VehicleFrameLog()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._sequence = 0
         self._cameras = CameraNames()
-        self.pending_results = PendingResults()
+        self._open: dict[
+            int, None
+        ] = {}  # Numbers of the frames that have not ended, in the order in which they were due.
         self._in_flight: dict[FrameId, FrameRecord] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
@@ -120,94 +108,98 @@ class Ledger:
         self._retried = 0
         self._retry_won = 0
         self._recent_ms: deque[float] = deque(maxlen=200)
-        self._last_minute = RecentFrames()
-        self._clock_error_ns: int | None = None  # At the latest reply.
-        self._changed = threading.Condition(self._lock)
 
     def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> FrameRecord:
         """Returns the record of a frame that is due, and accounts for it from now on."""
-        with self._lock:
+        with self._changed:
             sequence = self._sequence
             self._sequence += 1
-            self.pending_results.add(sequence)
+            self._open[sequence] = None
             camera = self._cameras[frame.camera]
-        return FrameRecord(
-            id=FrameId(self._config.vehicle, camera, self._session, sequence),
-            camera=frame.camera,
+        record = FrameRecord.of(
+            FrameId(self._config.vehicle, camera, self._session, sequence),
+            frame.camera,
             frame_index=frame.index,
-            stamp_ns=frame.stamp_ns,
+            frame_stamp_ns=frame.stamp_ns,
             source_ns=frame.source_ns,
             read_ns=frame.read_ns,
-            times={Stage.DUE: due_ns},
-            deadline=Deadline.after_ms(self._config.deadline_ms, due_ns),
+            model=self._config.model,
+            edge_times={Stage.DUE: due_ns},
         )
+        record.deadline = Deadline.after_ms(self._config.deadline_ms, due_ns)
+        return record
 
     def drop(self, record: FrameRecord, reason: str) -> None:
-        """Closes a frame that was never sent."""
-        self._write(record, Outcome.DROPPED, reason)
+        """Ends a frame that was never sent."""
+        self._end(record, Outcome.DROPPED, reason)
 
-    def reuse(self, record: FrameRecord, reused_sequence: int) -> Outcome:
-        """Closes a frame that gets the result of an earlier frame; its last stage is the time of that result."""
-        record.reused_sequence = reused_sequence
-        return self._close_at_vehicle(record, Outcome.REUSED, ValidatedReply())
+    def reuse(self, record: FrameRecord, result: ModelResult, reused_sequence: int) -> None:
+        """Ends a frame with the result of an earlier frame; its last stage is the time of that result."""
+        record.row.reused_sequence = reused_sequence
+        self._end_at_vehicle(record, Outcome.REUSED, result)
 
-    def answer_locally(self, record: FrameRecord, engine: str, model_version: str) -> Outcome:
-        """Closes a frame that the local model answered; its last stage is the time of that result."""
-        reply = ValidatedReply(origin=ReplyOrigin(engine=engine, model_version=model_version))
-        return self._close_at_vehicle(record, Outcome.ANSWERED_LOCALLY, reply)
+    def answer_locally(self, record: FrameRecord, result: ModelResult) -> None:
+        """Ends a frame with the result of the local model; its last stage is the time of that result."""
+        record.row.engine, record.row.model_version = result.engine, result.model_version
+        self._end_at_vehicle(record, Outcome.ANSWERED_LOCALLY, result)
 
     def open(self, record: FrameRecord, assignment: Assignment = ANY_WORKER) -> None:
         """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
-        record.dispatch = assignment.dispatch
+        record.row.dispatch = assignment.dispatch
         _assign(record, assignment)
-        record.attempts += 1
+        record.row.attempts += 1
         if record.deadline == Deadline.NEVER:
             record.lost_after_ns = clock.now_ns() + round(self._config.answer_timeout_s * 1e9)
         else:
             record.lost_after_ns = record.deadline.at_ns + self._grace_ns
-        self._log.open(self._row(record, Outcome.ABORTED, ""))
-        with self._lock:
+        self._log.open(record.row)
+        with self._changed:
             self._in_flight[record.id] = record
 
     def open_retry(self, record: FrameRecord, sent_ns: int, assignment: Assignment = ANY_WORKER) -> bool:
         """Writes a second attempt to the journal, just before sending it; returns False if the frame has ended."""
-        with self._lock:
+        with self._changed:
             if record.id not in self._in_flight:
                 return False
             if self._loads is not None:
                 self._loads.unanswered(record, sent_ns)
             _assign(record, assignment)
-            record.attempts += 1
+            record.row.attempts += 1
             record.resent_ns = sent_ns
             self._retried += 1
-            self._log.open(self._row(record, Outcome.ABORTED, ""))
+            self._log.open(record.row)
         return True
 
     def reassign(self, frame_id: FrameId, attempt: int, assignment: Assignment) -> bool:
         """Changes the worker of an attempt that reached none; returns False if the frame has ended or was sent again."""
-        with self._lock:
+        with self._changed:
             record = self._in_flight.get(frame_id)
-            if record is None or record.attempts != attempt:
+            if record is None or record.row.attempts != attempt:
                 return False
             if attempt == 1:
-                record.dispatch = assignment.dispatch
+                record.row.dispatch = assignment.dispatch
             _assign(record, assignment)
             return True
 
     def in_flight(self) -> tuple[FrameRecord, ...]:
         """Returns the frames that were sent and have not ended, the oldest first."""
-        with self._lock:
+        with self._changed:
             return tuple(self._in_flight.values())
 
+    def first_open(self) -> int:
+        """Returns the lowest number of a frame that has not ended; without any, that of the next frame."""
+        with self._changed:
+            return self._first_open()
+
     def close_undelivered(self, frame_id: FrameId, reason: str) -> None:
-        """Closes a sent frame that reached no worker, unless it has been retried."""
-        with self._lock:
+        """Ends a sent frame that reached no worker, unless it has been retried."""
+        with self._changed:
             record = self._in_flight.get(frame_id)
             if record is None or record.resent_ns:
                 return
             del self._in_flight[frame_id]
             record.message = None
-        self._close(record, Outcome.DROPPED, reason)
+        self._end(record, Outcome.DROPPED, reason)
 
     def accept(self, message: ResultMessage) -> FrameRecord | None:
         """Returns the record of the frame that a reply belongs to, and takes it out of flight.
@@ -215,7 +207,7 @@ class Ledger:
         Returns None for a late, repeated or foreign reply, and for the refusal of one attempt while the other attempt
         may still be answered. Such a refusal is kept: it becomes the outcome if the other attempt times out.
         """
-        with self._lock:
+        with self._changed:
             record = self._in_flight.get(message.id)
             if (
                 record is None
@@ -230,11 +222,13 @@ class Ledger:
             if record.resent_ns and message.status is not Status.ANSWERED and not _is_second_refusal(message, record):
                 record.refusal = record.refusal or message
                 self._stats.add_retry(was_useful=False)
-                self._add_load(record, ValidatedReply.of(message, 0, 0), clock.now_ns())
+                if self._loads is not None:
+                    self._loads.replied(record, message, _session(_node(message)), clock.now_ns())
                 return None
             del self._in_flight[message.id]
             record.message = None
             record.times[Stage.SENT] = stamps[-1].at_ns
+            record.row.retry_wait_ns = stamps[-1].at_ns - record.stamps[-1].at_ns
             if record.resent_ns:
                 self._remember(record.id)
                 self._stats.add_retry(was_useful=message.attempt > 1 and message.status is Status.ANSWERED)
@@ -242,49 +236,41 @@ class Ledger:
 
     def ignore(self, reason: str) -> None:
         """Counts a reply that could not be decoded."""
-        with self._lock:
+        with self._changed:
             self._ignored[reason] += 1
 
-    @staticmethod
-    def outcome_of(record: FrameRecord, message: ResultMessage, fault: str = "") -> tuple[Outcome, str]:
-        """Returns the outcome of an accepted reply, and the reason for it. `fault`: why its result cannot be used."""
-        if fault:
-            return Outcome.FAILED, fault
-        if record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
-            return Outcome.EXPIRED, message.reason or "answered after the deadline"
-        return Outcome(message.status.value), message.reason
-
     def finish(
-        self, record: FrameRecord, message: ResultMessage, bytes_down: int, outcome: Outcome, reason: str
+        self, record: FrameRecord, message: ResultMessage, bytes_down: int, result: ModelResult | None, fault: str = ""
     ) -> None:
-        """Writes the row of an accepted reply, with what `outcome_of` returned for it."""
+        """Ends the frame of an accepted reply. `fault`: why its result cannot be used."""
         sent_ns, returned_ns = record.times[Stage.SENT], record.times[Stage.RETURNED]
-        reply = ValidatedReply.of(message, bytes_down, returned_ns - sent_ns)
-        if outcome is Outcome.ANSWERED:
-            self._add_latency(record, record.times[Stage.MASK_DECODED])
-            with self._lock:
-                self._origins[reply.origin] += 1
-                self._retry_won += bool(record.resent_ns) and message.attempt > 1
-        self._add_load(record, reply, returned_ns)
+        self._add_reply(record.row, message, returned_ns - sent_ns)
+        record.row.bytes_down = bytes_down
+        if self._loads is not None:
+            self._loads.replied(record, message, record.row.worker_session, returned_ns)
         if message.status is Status.ANSWERED:
             self._stats.add_reply(message.worker, sent_ns, returned_ns)
-            self._frame_log.answered(record.id, self._config.model, reply.origin)
-        self._close(record, outcome, reason, reply)
+        if fault:
+            self._end(record, Outcome.FAILED, fault)
+        elif record.deadline.is_expired(record.times[Stage.MASK_DECODED]):
+            self._end(record, Outcome.EXPIRED, message.reason or "answered after the deadline")
+        else:
+            self._end(record, Outcome(message.status.value), message.reason, result, message)
 
     def close_timed_out(self, processed_until_ns: int) -> None:
-        """Closes frames as `lost` whose time is over; all replies received until `processed_until_ns` were processed."""
-        with self._lock:
+        """Ends frames as `lost` whose time is over; all replies received until `processed_until_ns` were processed."""
+        with self._changed:
             timed_out = [record for record in self._in_flight.values() if record.lost_after_ns < processed_until_ns]
         for record in timed_out:
-            with self._lock:
+            with self._changed:
                 is_open = self._in_flight.pop(record.id, None) is not None
             if is_open:
                 record.message = None
                 self._lose(record, "no answer")
 
     def close_all(self, reason: str) -> None:
-        """Closes all frames in flight as `lost` at the end of a run."""
-        with self._lock:
+        """Ends all frames in flight as `lost` at the end of a run."""
+        with self._changed:
             records = list(self._in_flight.values())
             self._in_flight.clear()
         for record in records:
@@ -296,13 +282,18 @@ class Ledger:
             return self._changed.wait_for(lambda: not self._in_flight, timeout_s)
 
     def wait_until_all_closed(self, timeout_s: float) -> bool:
-        """Waits until every frame that was due has its row; returns False on a timeout."""
+        """Waits until every frame that was due has ended; returns False on a timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._outcomes.total() == self._sequence, timeout_s)
+            return self._changed.wait_for(lambda: not self._open, timeout_s)
+
+    def wait_until_within(self, frames: int, timeout_s: float) -> bool:
+        """Waits until all but the last `frames` that were due have ended; returns False on a timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._sequence - self._first_open() < frames, timeout_s)
 
     def counts(self) -> RunCounts:
         """Returns the totals so far."""
-        with self._lock:
+        with self._changed:
             recent = list(self._recent_ms)
             echoes = {f"echo_{reason}": count for reason, count in self._clocks.ignored.items()}
             loads = {f"load_{reason}": count for reason, count in self._loads.ignored.items()} if self._loads else {}
@@ -317,37 +308,8 @@ class Ledger:
                 origins=dict(self._origins),
             )
 
-    def metrics(self) -> VehicleMetrics:
-        """Returns the report of the last minute, for `skylane status` and `skylane top`."""
-        recent, error_ns = self._last_minute.summary(), self._clock_error_ns
-        return VehicleMetrics(
-            session=self._session,
-            model=self._config.model,
-            seconds=recent.seconds,
-            frames=recent.frames,
-            reason=recent.reason,
-            total=recent.times.get("total"),
-            in_flight=len(self._in_flight),
-            clock_error_ms=None if error_ns is None else error_ns / 1e6,
-            totals={outcome.value: count for outcome, count in self.counts().outcomes.items()},
-        )
-
-    def _add_load(self, record: FrameRecord, reply: ValidatedReply, returned_ns: int) -> None:
-        if self._loads is not None and reply.message is not None:
-            self._loads.replied(record, reply.message, reply.node.rpartition("/")[2], returned_ns)
-
-    def _close_at_vehicle(self, record: FrameRecord, outcome: Outcome, reply: ValidatedReply) -> Outcome:
-        reason, result_ns = "", max(record.times.values())
-        if record.deadline.is_expired(result_ns):
-            outcome, reason = Outcome.EXPIRED, f"{outcome.replace('_', ' ')} after the deadline"
-        else:
-            self._add_latency(record, result_ns)
-        self._write(record, outcome, reason, reply)
-        return outcome
-
-    def _add_latency(self, record: FrameRecord, result_ns: int) -> None:
-        with self._lock:
-            self._recent_ms.append((result_ns - record.times[Stage.DUE]) / 1e6)
+    def _first_open(self) -> int:
+        return next(iter(self._open), self._sequence)
 
     def _why_ignored(self, message: ResultMessage, record: FrameRecord | None) -> str:
         if record:
@@ -362,79 +324,65 @@ class Ledger:
             self._answered_retries.popitem(last=False)
 
     def _lose(self, record: FrameRecord, reason: str) -> None:
-        """Closes a frame without a reply; if one of two attempts was refused, that is the outcome."""
+        """Ends a frame without a reply; if one of two attempts was refused, that is the outcome."""
         refusal = record.refusal
         if self._loads is not None:
             self._loads.unanswered(record, clock.now_ns())
         if refusal is None:
-            self._close(record, Outcome.LOST, reason)
+            self._end(record, Outcome.LOST, reason)
         else:
-            reply = ValidatedReply.of(refusal, 0, 0)
-            self._close(record, Outcome(refusal.status.value), refusal.reason or reason, reply)
+            self._add_reply(record.row, refusal, 0)
+            self._end(record, Outcome(refusal.status.value), refusal.reason or reason)
 
-    def _close(self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None) -> None:
-        self._write(record, outcome, reason, reply)
-        self._on_closed()
+    def _end_at_vehicle(self, record: FrameRecord, outcome: Outcome, result: ModelResult) -> None:
+        if record.deadline.is_expired(max(record.times.values())):
+            self._end(record, Outcome.EXPIRED, f"{outcome.replace('_', ' ')} after the deadline")
+        else:
+            self._end(record, outcome, "", result)
 
-    def _write(self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None) -> None:
-        row = self._row(record, outcome, reason, reply)
+    def _end(
+        self,
+        record: FrameRecord,
+        outcome: Outcome,
+        reason: str,
+        result: ModelResult | None = None,
+        message: ResultMessage | None = None,
+    ) -> None:
+        """Writes the row of a frame, and hands the frame to the listeners. `message`: the reply, if it came in time."""
+        row = record.row
+        row.outcome, row.reason = outcome, reason
         with self._changed:
             self._log.close(row)
-            self._outcomes[outcome] += 1
-            self._changed.notify_all()
-        for listener in self._on_row:
-            listener(row)
-        if row.clock is not None:
-            self._clock_error_ns = row.clock.error_ns
-        if outcome.has_result:
-            total_ns = max(record.times.values()) - record.times[Stage.DUE]
-            self._last_minute.add(outcome.value, {"total": total_ns})
-        else:
-            self._last_minute.add(outcome.value, {}, reason or outcome.value)
-            self.pending_results.remove(record.id.sequence)
-        self._frame_log.ended(record.id, outcome, reason, row.worker)
+        try:
+            for listener in self.listeners:
+                listener(record, result)
+        finally:
+            with self._changed:
+                self._outcomes[outcome] += 1
+                if outcome.has_result:
+                    self._recent_ms.append(result_ns(row) / 1e6)
+                if outcome is Outcome.ANSWERED and message is not None:
+                    self._origins[ReplyOrigin.of(message)] += 1
+                    self._retry_won += bool(record.resent_ns) and message.attempt > 1
+                del self._open[row.sequence]
+                self._changed.notify_all()
 
-    def _row(
-        self, record: FrameRecord, outcome: Outcome, reason: str, reply: ValidatedReply | None = None
-    ) -> LatencyRow:
-        reply = reply or ValidatedReply()
-        return LatencyRow(
-            vehicle=record.id.vehicle,
-            camera=record.camera,
-            camera_id=record.id.camera,
-            session=record.id.session,
-            sequence=record.id.sequence,
-            outcome=outcome,
-            reason=reason,
-            frame_index=record.frame_index,
-            frame_stamp_ns=record.stamp_ns,
-            source_ns=record.source_ns,
-            read_ns=record.read_ns,
-            attempts=record.attempts,
-            dispatch=record.dispatch,
-            retry_wait_ns=record.times[Stage.SENT] - record.stamps[-1].at_ns if record.stamps else 0,
-            model=self._config.model,
-            model_version=reply.origin.model_version,
-            engine=reply.origin.engine,
-            worker=reply.origin.worker,
-            worker_session=reply.node.rpartition("/")[2],
-            batch_size=reply.message.batch_size if reply.message else 0,
-            bytes_up=record.bytes_up,
-            bytes_down=reply.bytes_down,
-            edge_times=record.times,
-            cloud_times=reply.cloud_times,
-            clock=self._offset(reply, record.times),
-            gate_distance=record.gate_distance,
-            reused_sequence=record.reused_sequence,
-            local_confidence=record.local_confidence,
-        )
+    def _add_reply(self, row: LatencyRow, message: ResultMessage, round_trip_ns: int) -> None:
+        """Adds a reply to the row of its frame; times that do not fit into the round trip are left out."""
+        node = _node(message)
+        row.worker, row.worker_session = message.worker, _session(node)
+        row.model_version, row.engine, row.batch_size = message.model_version, message.engine, message.batch_size
+        row.cloud_times = cloud = _cloud_times(message, node, round_trip_ns)
+        edge = row.edge_times
+        if {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() and Stage.RETURNED in edge:
+            there_ns, back_ns = cloud[Stage.RECEIVED], cloud[Stage.REPLIED]
+            exchange = clock.Exchange(edge[Stage.SENT], there_ns, back_ns, edge[Stage.RETURNED])
+            row.clock = self._clocks.offset(node, exchange)
 
-    def _offset(self, reply: ValidatedReply, edge: Mapping[Stage, int]) -> clock.Offset | None:
-        cloud = reply.cloud_times
-        if reply.message is None or not {Stage.RECEIVED, Stage.REPLIED} <= cloud.keys() or Stage.RETURNED not in edge:
-            return None
-        exchange = clock.Exchange(edge[Stage.SENT], cloud[Stage.RECEIVED], cloud[Stage.REPLIED], edge[Stage.RETURNED])
-        return self._clocks.offset(reply.node, exchange)
+
+def result_ns(row: LatencyRow) -> int:
+    """Returns the time of a frame with a result, from due to that result."""
+    return max(row.edge_times.values()) - row.edge_times[Stage.DUE]
 
 
 def _assign(record: FrameRecord, assignment: Assignment) -> None:
@@ -447,41 +395,42 @@ def _is_second_refusal(message: ResultMessage, record: FrameRecord) -> bool:
     return refusal is not None and (refusal.worker, refusal.attempt) != (message.worker, message.attempt)
 
 
-class PendingResults:
-    """Numbers of frames from their due time until they have ended without a result, or their result is with the sinks.
+def _session(node: str) -> str:
+    """Returns the session in the name of a worker's process, cloud/<worker>/<session>; empty without one."""
+    return node.rpartition("/")[2]
 
-    All methods may be called from any thread.
-    """
+
+class LastMinute:
+    """A listener that sums up the frames of the last minute, for `skylane status` and `skylane top`."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, None] = {}  # In increasing order, because frames become due in this order.
-        self._next = 0
-        self._changed = threading.Condition()
+        self._frames = RecentFrames()
+        self._clock_error_ns: int | None = None  # At the latest reply.
 
-    def add(self, sequence: int) -> None:
-        """Adds the frame with the next sequence number."""
-        with self._changed:
-            self._numbers[sequence] = None
-            self._next = sequence + 1
+    def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
+        """See FrameListener."""
+        row = record.row
+        if row.clock is not None:
+            self._clock_error_ns = row.clock.error_ns
+        if row.outcome.has_result:
+            self._frames.add(row.outcome.value, {"total": result_ns(row)})
+        else:
+            self._frames.add(row.outcome.value, {}, row.reason or row.outcome.value)
 
-    def remove(self, sequence: int) -> None:
-        """Removes a frame, if it is present."""
-        with self._changed:
-            self._numbers.pop(sequence, None)
-            self._changed.notify_all()
-
-    def first(self) -> int:
-        """Returns the lowest number of a frame that may still get a result; without any, that of the next frame."""
-        with self._changed:
-            return self._first()
-
-    def wait_until_within(self, frames: int, timeout_s: float) -> bool:
-        """Waits until the first frame is among the last `frames` that were due; returns False on a timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._next - self._first() < frames, timeout_s)
-
-    def _first(self) -> int:
-        return next(iter(self._numbers), self._next)
+    def metrics(self, session: str, model: str, counts: RunCounts) -> VehicleMetrics:
+        """Returns the report. `counts`: the totals of the run."""
+        recent, error_ns = self._frames.summary(), self._clock_error_ns
+        return VehicleMetrics(
+            session=session,
+            model=model,
+            seconds=recent.seconds,
+            frames=recent.frames,
+            reason=recent.reason,
+            total=recent.times.get("total"),
+            in_flight=counts.in_flight,
+            clock_error_ms=None if error_ns is None else error_ns / 1e6,
+            totals={outcome.value: count for outcome, count in counts.outcomes.items()},
+        )
 
 
 _SHOWN_DIGITS = 12  # Length of a model's hash in a line.
@@ -494,16 +443,17 @@ class VehicleFrameLog:
         self._limited = RateLimitedLogger(get_logger("edge"))
         self._model: tuple[str, str] | None = None  # Version and hash of the latest answer.
 
-    def ended(self, frame_id: FrameId, outcome: Outcome, reason: str, worker: str) -> None:
-        """Logs a frame that ended without a result in time."""
-        if outcome.has_result:
+    def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
+        """Logs a frame that ended without a result in time. See FrameListener."""
+        row = record.row
+        if row.outcome.has_result:
             return
         # The vehicle has few reasons to drop a frame; a worker could send a new reason with every frame.
-        kind = reason.partition(":")[0] if outcome is Outcome.DROPPED else ""
-        fields = {"camera": frame_id.camera, "frame_id": str(frame_id), "reason": reason}
-        if worker:
-            fields["worker"] = worker
-        self._limited.warning((outcome, kind), f"frame {outcome.value}", **fields)
+        kind = row.reason.partition(":")[0] if row.outcome is Outcome.DROPPED else ""
+        fields = {"camera": record.id.camera, "frame_id": str(record.id), "reason": row.reason}
+        if row.worker:
+            fields["worker"] = row.worker
+        self._limited.warning((row.outcome, kind), f"frame {row.outcome.value}", **fields)
 
     def sent_again(self, frame_id: FrameId, worker: str, silent_ns: int) -> None:
         """Logs a frame that was sent again, to `worker`, after `silent_ns` without a reply."""
@@ -520,21 +470,21 @@ class VehicleFrameLog:
         """Logs a worker that answers no probes while others do; its frames are sent again."""
         self._limited.warning(("unresponsive", worker), "worker unresponsive", worker=worker)
 
-    def answered(self, frame_id: FrameId, model: str, origin: ReplyOrigin) -> None:
-        """Logs an answer by another version of the model, or another file, than the previous answer."""
-        current = (origin.model_version, origin.sha256)
+    def answered(self, message: ResultMessage, model: str) -> None:
+        """Logs an answer by another version of the model of a run, or another file, than the previous answer."""
+        current = (message.model_version, message.model_sha256)
         before, self._model = self._model, current
         if before is not None and before != current:
             self._limited.warning(
                 "model changed",
                 "model changed",
                 model=model,
-                version=origin.model_version,
-                sha256=origin.sha256[:_SHOWN_DIGITS],
+                version=message.model_version,
+                sha256=message.model_sha256[:_SHOWN_DIGITS],
                 version_before=before[0],
                 sha256_before=before[1][:_SHOWN_DIGITS],
-                worker=origin.worker,
-                frame_id=str(frame_id),
+                worker=message.worker,
+                frame_id=str(message.id),
             )
 
 

@@ -1,4 +1,4 @@
-"""The vehicle node: connects source, replay, pipeline, sender, receiver and sinks, so that every frame gets one row."""
+"""The vehicle node: connects source, replay, pipeline, sender, receiver and listeners, so that every frame gets one row."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -6,29 +6,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.config import EdgeConfig
-from edge.frame_record import FrameRecord
-from edge.ledger import Ledger, RunCounts
+from edge.frame_record import FrameListener
+from edge.ledger import LastMinute, Ledger, RunCounts, VehicleFrameLog
 from edge.pacing import FrameQueue, Pacer, ReadAhead, Timeline
 from edge.pipeline import Pipeline, PreparedImages
 from edge.presenting.presentation import Presentation
-from edge.receiver import OnResult, Receiver
+from edge.receiver import Receiver
 from edge.retrying import Retrier, RetryPolicy
 from edge.reuse.opening import Reuse
-from edge.reuse.pipeline import ReusingPipeline
+from edge.reuse.step import ReuseStep
 from edge.sender import InFlightWindow, Sender, open_dispatcher
-from edge.sinks.sink import Origin, Sink
+from edge.sinks.sink import Sink
 from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
-from edge.view.live_view import LiveView
 from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
 from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
 from shared.messages.node_metrics import METRICS_INTERVAL_NS
-from shared.messages.results import ModelResult
-from shared.runlog.latency_log import LatencyRow, LogWriter
+from shared.runlog.latency_log import LogWriter
 from shared.runtime.health_file import HealthFile
 from shared.runtime.periodic import run_round
 from shared.threads import ThreadGroup
@@ -48,10 +46,7 @@ class RunSettings:
     is_live: bool = False  # Whether the source is a camera.
     reuse: Reuse | None = None  # What answers frames that need not be sent.
     presentation: Presentation | None = None  # What presents an output for every frame when it is due.
-    view: LiveView | None = None  # What shows the run while it goes on.
-    on_row: Sequence[
-        Callable[[LatencyRow], None]
-    ] = ()  # Each takes the row of a frame that has ended; returns at once.
+    listeners: Sequence[FrameListener] = ()  # What else follows the frames: the view, metrics, traces.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -84,22 +79,12 @@ class EdgeNode:
         config, card = settings.config, settings.card
         window = InFlightWindow(config.window, self._stopped)
         stats = WorkerStats()
-        loads = transport.workers.loads
-        self._ledger = Ledger(
-            log,
-            config,
-            settings.session,
-            clocks=self.clocks,
-            stats=stats,
-            loads=loads,
-            on_closed=window.release,
-            on_row=settings.on_row,
+        self._ledger = ledger = Ledger(
+            log, config, settings.session, clocks=self.clocks, stats=stats, loads=transport.workers.loads
         )
-        dispatcher = open_dispatcher(config, transport.workers, self.clocks)
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
-        self._presentation = settings.presentation
-        on_due = None if self._presentation is None else self._presentation.offer
+        self._presentation = presentation = settings.presentation
         liveness = LivenessMonitor(
             stats,
             self.clocks,
@@ -107,36 +92,42 @@ class EdgeNode:
             ping=transport.ping,
             unresponsive_after_s=settings.unresponsive_after_s,
         )
+        waits = config.closed_loop and not settings.is_live
         sender = Sender(
             transport,
-            self._ledger,
+            ledger,
             window,
             node=settings.node,
-            dispatcher=dispatcher,
+            dispatcher=open_dispatcher(config, transport.workers, self.clocks),
             liveness=liveness,
-            worker_wait_s=config.answer_timeout_s if config.closed_loop and not settings.is_live else 0.0,
+            worker_wait_s=config.answer_timeout_s if waits else 0.0,
             keep_messages=config.retry,
         )
-        due = (self._read_ahead, self._queue, self._ledger, config, self._stopped, settings.is_live, on_due)
-        self._pacer = Pacer(*due, partial(sender.unsent_reason, "window"))
+        self._pacer = Pacer(
+            self._read_ahead,
+            self._queue,
+            ledger,
+            config,
+            self._stopped,
+            is_live=settings.is_live,
+            on_due=None if presentation is None else presentation.offer,
+            overflow_reason=partial(sender.unsent_reason, "window"),
+        )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(sender, policy, stats, self.clocks)
-        self._writer = SinkWriter(sinks, card, self._ledger.pending_results)
-        keep: list[OnResult] = [] if self._presentation is None else [self._presentation.arrived]
-        images = PreparedImages() if self._presentation is None else self._presentation.images
-        self._write: Callable[[FrameRecord, ModelResult, Origin], None] = (
-            self._writer.put if settings.view is None else self._view_and_write
-        )
-        parts = (self._queue, window, sender, self._ledger, card, config, images)
-        self._pipeline = Pipeline(*parts)
-        if settings.reuse is not None:
-            waits_for_room = config.closed_loop and not settings.is_live
-            on_result = self._write if self._presentation is None else self._present_and_write
-            self._pipeline = reusing = ReusingPipeline(*parts, settings.reuse, self._writer, on_result, waits_for_room)
-            keep.append(reusing.keep)
+        self._writer = SinkWriter(sinks, card, ledger.first_open)
+        step = None if settings.reuse is None else ReuseStep(settings.reuse, ledger, self._writer, card, waits)
+        images = PreparedImages() if presentation is None else presentation.images
+        self._pipeline = Pipeline(self._queue, window, sender, ledger, card, config, images, step)
+        self._last_minute = LastMinute()
+        # A result is known to the presenter and the gate before the window has room for the next frame. The sinks are last,
+        # as they may be slow.
+        ledger.listeners += [each.ended for each in (presentation, step) if each is not None]
+        ledger.listeners += [VehicleFrameLog().ended, self._last_minute.ended, *settings.listeners, window.ended]
+        ledger.listeners += [self._writer.ended] if sinks else []
         self._health = HealthFile(config.health_file)
         self._report_due_ns = 0  # Time of the next report of the last minute.
-        self._receiver = Receiver(transport, self._ledger, self._write, self._finished, card, keep)
+        self._receiver = Receiver(transport, ledger, self._finished, card)
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
@@ -187,7 +178,7 @@ class EdgeNode:
             run_round("health", lambda: self._health.update(is_online=self._transport.is_connected))
             if (now_ns := clock.now_ns()) >= self._report_due_ns:
                 self._report_due_ns = now_ns + METRICS_INTERVAL_NS
-                run_round("metrics", lambda: self._transport.report(self._ledger.metrics()))
+                run_round("metrics", self._report)
 
         sending = self._threads.start("pipeline", self._pipeline.run)
         writing = self._threads.start("sinks", self._writer.run)
@@ -228,15 +219,11 @@ class EdgeNode:
         assert counts.read == counts.closed, f"{counts.read} frames read, {counts.closed} accounted for"
         return counts
 
-    def _present_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        assert self._presentation is not None
-        self._presentation.arrived(record, answer, origin)
-        self._write(record, answer, origin)
-
-    def _view_and_write(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        assert self._settings.view is not None
-        self._settings.view.arrived(record, answer, origin)
-        self._writer.put(record, answer, origin)
+    def _report(self) -> None:
+        """Sends the report of the last minute to `skylane status` and `skylane top`."""
+        settings = self._settings
+        metrics = self._last_minute.metrics(settings.session, settings.config.model, self._ledger.counts())
+        self._transport.report(metrics)
 
     def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:
         """Waits until every tick was presented; a presenter that hangs is left behind."""

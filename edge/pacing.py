@@ -65,7 +65,7 @@ class FrameQueue:
     def put(self, record: FrameRecord, frame: Frame) -> FrameRecord | None:
         """Adds a frame; returns the record of the frame that it replaces, if any."""
         with self._condition:
-            frames = self._waiting.setdefault(record.camera, deque())
+            frames = self._waiting.setdefault(record.row.camera, deque())
             oldest = frames.popleft()[0] if len(frames) == self._depth else None
             frames.append((record, frame))
             self._condition.notify_all()

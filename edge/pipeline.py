@@ -2,21 +2,21 @@
 
 import threading
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import Ledger
 from edge.pacing import FrameQueue
+from edge.reuse.step import ReuseStep
 from edge.sender import InFlightWindow, Sender
+from edge.transports.transport import NO_BROKER, NO_WORKER
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import ColourImage, demosaic_method, to_colour
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Geometry, Resize
-from shared.imaging.image_files import ImageArray
-from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
@@ -71,9 +71,12 @@ class ColourSettings(Protocol):
         """A key of DEMOSAIC_METHODS, or "auto"."""
 
 
+_FALLBACK_REASONS = (NO_WORKER, NO_BROKER, "window")  # Reasons to drop a frame that the local model answers instead.
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Takes due frames from the queue, prepares them and hands them to the sender, one at a time."""
+    """Takes due frames from the queue, one at a time, and sends each one, unless it gets its result at the vehicle."""
 
     queue: FrameQueue
     window: InFlightWindow
@@ -82,41 +85,100 @@ class Pipeline:
     card: ModelCard
     config: EdgeConfig
     images: PreparedImages  # Receives every prepared image.
+    reuse: ReuseStep | None = None  # With it, a frame needs room in the window only when it has to be sent.
 
     def run(self) -> None:
-        """Works until the queue is closed and empty; the body of a thread."""
-        # Without a responsive worker, frames are dropped at once: they need no room in the window.
-        while self.window.wait_for_room(unless=self.sender.no_worker_alive):
-            taken = self.queue.take()
-            if taken is None:
-                return
+        """Works until the queue is closed and empty, or until stopped; the body of a thread."""
+        while self._wait() and (taken := self.queue.take()) is not None:
             record, frame = taken
-            self._process(record, frame)
-            self.images.passed(record.camera, record.id.sequence)
+            record.times[Stage.TAKEN] = clock.now_ns()
+            reason = self._send(record, frame) if self.reuse is None else self._answer(self.reuse, record, frame)
+            if reason is not None:
+                self.ledger.drop(record, reason)
+            self.images.passed(record.row.camera, record.id.sequence)
 
-    def _process(self, record: FrameRecord, frame: Frame) -> None:
-        record.times[Stage.TAKEN] = clock.now_ns()
-        refusal = self.sender.refusal(record)
-        if refusal:
-            self.ledger.drop(record, refusal)
-            return
+    def _wait(self) -> bool:
+        """Waits until a frame can be taken; returns False when stopped."""
+        if self.reuse is not None:
+            return self.reuse.wait_for_sinks(self.window)
+        # Without a responsive worker, frames are dropped at once: they need no room in the window.
+        return self.window.wait_for_room(unless=self.sender.no_worker_alive)
+
+    def _send(self, record: FrameRecord, frame: Frame) -> str | None:
+        """Sends a frame; returns the reason if it cannot be sent."""
+        reason = self._wait_for_worker(record)
+        if reason is not None:
+            return reason
         if not self.window.wait_for_room():  # A worker returned while the window was full.
-            self.ledger.drop(record, "stopped")
-            return
+            return "stopped"
         try:
             self._preprocess(frame, record)
             message = encode(record, self.card, self.config)
         except SkylaneError as error:
-            self.ledger.drop(record, f"undecodable: {error}")
-            return
+            return f"undecodable: {error}"
         self.sender.send(record, message)
+        return None
+
+    def _answer(self, reuse: ReuseStep, record: FrameRecord, frame: Frame) -> str | None:
+        """Finds a result for a frame: an earlier frame's, the local model's or a worker's. Otherwise returns the reason."""
+        if record.deadline.is_expired():
+            return "deadline"
+        try:
+            colour = self._preprocess(frame, record)
+        except SkylaneError as error:
+            return f"undecodable: {error}"
+        if reuse.compare(record, frame):
+            return None
+        local = reuse.infer(record, colour) if reuse.has_cascade else None
+        if local is not None and local.is_sure:
+            reuse.answer(record, local)
+            return None
+        reason = self._send_unless_similar(reuse, record)
+        if reason not in _FALLBACK_REASONS or (local := local or reuse.infer(record, colour)) is None:
+            return reason
+        record.times.pop(Stage.ENCODED, None)  # The local model comes before it in the order of the stages.
+        reuse.answer(record, local)
+        return None
+
+    def _send_unless_similar(self, reuse: ReuseStep, record: FrameRecord) -> str | None:
+        """Sends a preprocessed frame, or ends it if an earlier one has a result by now; returns why neither is possible."""
+        reason = self._wait_to_send(reuse, record)
+        if reason is not None:
+            return reason
+        try:
+            message = encode(record, self.card, self.config)
+        except SkylaneError as error:
+            return f"undecodable: {error}"
+        while reason is None and not self.window.has_room:  # Only in a closed loop.
+            is_running = self.window.wait_for_room(unless=self.sender.no_worker_alive)
+            reason = self._wait_to_send(reuse, record) if is_running else "stopped"
+        if reuse.compare_again(record):
+            return None
+        if reason is None:
+            self.sender.send(record, message)
+        return reason
+
+    def _wait_to_send(self, reuse: ReuseStep, record: FrameRecord) -> str | None:
+        """See `_wait_for_worker`. A local model answers at once; a full window is a reason in an open loop only."""
+        if reuse.has_local and (not self.sender.transport.is_connected or self.sender.no_worker_alive()):
+            return self.sender.unsent_reason(NO_WORKER)
+        reason = self._wait_for_worker(record)
+        if reason is None and not reuse.waits_for_room and not self.window.has_room:
+            return self.sender.unsent_reason("window")
+        return reason
+
+    def _wait_for_worker(self, record: FrameRecord) -> str | None:
+        """Waits until a worker is alive, if so configured; returns the reason why a frame cannot be sent, or None."""
+        if record.deadline.is_expired():
+            return "deadline"
+        return None if self.sender.wait_for_worker() else self.sender.unsent_reason(NO_WORKER)
 
     def _preprocess(self, frame: Frame, record: FrameRecord) -> ColourImage:
         """Preprocesses a frame and hands its image to the presenter; see `preprocess`."""
         colour = preprocess(frame, record, self.card, self.config)
         assert record.image is not None
         assert record.geometry is not None
-        self.images.add(record.camera, PreparedImage(record.id.sequence, record.image, record.geometry))
+        self.images.add(record.row.camera, PreparedImage(record.id.sequence, record.image, record.geometry))
         return colour
 
 
@@ -161,18 +223,6 @@ def colour_image(frame: Frame, card: ModelCard, settings: ColourSettings) -> tup
     return to_colour(frame.pixels, frame.layout, card.layout, method), plan
 
 
-def rgb_input(image: Pixels, plan: Geometry, layout: Layout) -> ImageArray:
-    """Returns the input of a model as RGB.
-
-    `image`: in the colour order `layout`; of the size of the model's input, or as demosaiced.
-    """
-    shown: Any = image
-    if image.shape[:2] != (plan.target_height, plan.target_width):
-        shown = geometry.apply(image, plan)
-    rgb: ImageArray = cv2.cvtColor(shown, cv2.COLOR_BGR2RGB) if layout is Layout.BGR8 else shown
-    return rgb
-
-
 def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
     """Encodes the image of a frame that was resized.
 
@@ -186,14 +236,14 @@ def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMes
     record.times[Stage.ENCODED] = clock.now_ns()
     return FrameMessage(
         id=record.id,
-        attempt=record.attempts + 1,
+        attempt=record.row.attempts + 1,
         model=card.name,
         version=config.model_version,
         layout=card.layout,
         shape=image.shape,
         codec=config.codec,
         geometry=plan,
-        stamp_ns=record.stamp_ns,
+        stamp_ns=record.row.frame_stamp_ns,
         data=data,
         deadline=record.deadline,
         options=config.want,

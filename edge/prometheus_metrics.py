@@ -7,13 +7,15 @@ from prometheus_client import Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.ledger import RunCounts
 from edge.transports.transport import MQTT, Transport
 from shared.frame_reasons import reason_label
 from shared.logs import get_logger
+from shared.messages.results import ModelResult
 from shared.network.address import Certificates
 from shared.prometheus import BROKER_CONNECTED, NodeCollector, family, serve_metrics
-from shared.runlog.latency_log import WITH_RESULT, LatencyRow
+from shared.runlog.latency_log import WITH_RESULT
 from shared.stages import Stage, durations_ns
 
 _LOG = get_logger("edge")
@@ -37,8 +39,9 @@ class VehicleCollector(NodeCollector):
         text = "Time that frames spent in each stage, the worker's included; `crossing` is broker and link"
         self._stages = self.histogram("skylane_vehicle_stage_seconds", text, "stage")
 
-    def ended(self, row: LatencyRow) -> None:
-        """Adds a frame that has ended."""
+    def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
+        """Adds a frame that has ended. See FrameListener."""
+        row = record.row
         self._ended.labels(row.outcome, reason_label(row.reason)).inc()
         times = row.edge_times
         edge, cloud = durations_ns(times), durations_ns(row.cloud_times)

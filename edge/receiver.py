@@ -1,13 +1,12 @@
-"""The receiver: decodes replies, passes them to the ledger, and passes results to the sinks."""
+"""The receiver: decodes replies, and passes them to the ledger with their results."""
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edge.frame_record import FrameRecord
-from edge.ledger import Ledger
+from edge.ledger import Ledger, VehicleFrameLog
 from edge.transports.transport import RawReply, Transport
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
@@ -17,12 +16,9 @@ from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.results import ModelResult
-from shared.runlog.latency_log import Outcome
 from shared.sanitize import printable
 from shared.stages import Stage
 from shared.task import task_named
-
-OnResult = Callable[[FrameRecord, ModelResult], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +27,9 @@ class Receiver:
 
     transport: Transport
     ledger: Ledger
-    on_result: OnResult  # Called with every frame that got its result in time.
     stop: threading.Event
     card: ModelCard  # The model of the run; results of another model are failures.
-    keep: Sequence[OnResult] = ()  # Called with every result in time, before its frame ends and makes room for others.
+    frame_log: VehicleFrameLog = field(default_factory=VehicleFrameLog)
 
     def run(self) -> None:
         """Receives until stopped; the body of a thread."""
@@ -50,7 +45,7 @@ class Receiver:
             self.ledger.close_timed_out(reply.returned_ns if reply else clock.now_ns())
 
     def process(self, reply: RawReply) -> None:
-        """Accounts for one reply, and passes its result on."""
+        """Accounts for one reply."""
         try:
             message = reply.read()
         except MessageError:
@@ -62,15 +57,10 @@ class Receiver:
         record.times[Stage.RETURNED] = reply.returned_ns
         result, fault = decode_result(message, record, self.card, self.transport.workers)
         record.times[Stage.MASK_DECODED] = clock.now_ns()
+        if message.status is Status.ANSWERED:
+            self.frame_log.answered(message, self.card.name)
         answer = None if result is None else ModelResult(result, message.model_version, message.engine)
-        outcome, reason = self.ledger.outcome_of(record, message, fault)
-        is_in_time = outcome is Outcome.ANSWERED
-        if answer is not None and is_in_time:
-            for keep in self.keep:
-                keep(record, answer)
-        self.ledger.finish(record, message, reply.size, outcome, reason)
-        if answer is not None and is_in_time:
-            self.on_result(record, answer)
+        self.ledger.finish(record, message, reply.size, answer, fault)
 
 
 def decode_result(

@@ -188,7 +188,7 @@ class Retrier:
         if not self.sender.ledger.open_retry(record, sent_ns, assignment):
             return
         self.frame_log.sent_again(record.id, str(assignment.worker), sent_ns - record.times[Stage.SENT])
-        message = structs.replace(message, attempt=record.attempts, stamps=record.stamps_of(2))
+        message = structs.replace(message, attempt=record.row.attempts, stamps=record.stamps_of(2))
         # There is no third attempt: if this worker has failed as well, the frame times out.
         self.sender.deliver(message, self.sender.transport.pack(message), assignment, lambda _: None)
 

@@ -17,11 +17,11 @@ from edge import run_record
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
 from edge.node import EdgeNode, RunSettings
-from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presentation import Presentation
 from edge.presenting.presented_run import OUTPUTS_FOLDER, OutputRecorder, open_presentation
 from edge.progress import run_with_progress
 from edge.reuse.opening import find_local_model, open_reuse
-from edge.sinks.sink import SINKS, FrameResult, Sink
+from edge.sinks.sink import SINKS, FrameResult, PresentedTick, Sink
 from edge.sinks.writer import check_sinks
 from edge.sources.source import SourceError, is_live, open_source
 from edge.transports.opening import open_transport
@@ -146,7 +146,7 @@ def play(
         manifest = run_record.started(config, session, source.provenance, card, reuse)
         write_manifest(folder, manifest)
         reserve_space(folder)
-        recorder = stack.enter_context(_open_recorder(presentation, config, folder, card, session))
+        recorder = stack.enter_context(_open_recorder(presentation, config, folder, card))
         sinks = open_sinks(config, folder, card)
         if on_result is not None and presentation is not None:
             presentation.listeners.append(on_result)
@@ -154,8 +154,8 @@ def play(
             sinks.append(_ListeningSink(on_result))
         collector = stack.enter_context(open_follower("--metrics", config.metrics, config, transport))
         followers = [each for each in (view, collector) if each is not None]
-        on_row = [each.ended for each in followers] + ([] if export is None else [export])
-        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, view, on_row)
+        listeners = [each.ended for each in followers] + ([] if export is None else [export])
+        settings = RunSettings(config, session, card, is_live(source_name), reuse, presentation, listeners)
         node = EdgeNode(source, transport, log, sinks, settings, events=events)
         for follower in followers:
             follower.counts = node.counts
@@ -302,7 +302,7 @@ def open_sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
 
 @contextmanager
 def _open_recorder(
-    presentation: Presentation | None, config: EdgeConfig, folder: Path, card: ModelCard, session: str
+    presentation: Presentation | None, config: EdgeConfig, folder: Path, card: ModelCard
 ) -> Iterator[OutputRecorder | None]:
     """Yields what records the outputs of a run; None if nothing is presented."""
     if presentation is None:
@@ -315,7 +315,7 @@ def _open_recorder(
                 make_folder(outputs, folder)
         except OSError as error:
             raise LogError(unwritable_message(outputs, error, "--out")) from error
-        yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card, session=session)
+        yield OutputRecorder(presentation, log, open_sinks(config, outputs, card), config, card)
 
 
 def _stop_on_signals(node: EdgeNode) -> None:

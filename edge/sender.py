@@ -1,4 +1,4 @@
-"""The sender: the window of frames in flight, whether a frame is worth sending, and its delivery to a worker."""
+"""The sender: the window of frames in flight, the wait for a worker, and the delivery of frames to one."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -15,6 +15,7 @@ from edge.workers.worker_clocks import LivenessMonitor, WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
 from shared.messages.frame import FrameMessage
+from shared.messages.results import ModelResult
 from shared.registry import load
 from shared.stages import Stage, Stamp
 
@@ -59,16 +60,17 @@ class InFlightWindow:
         with self._condition:
             self.in_flight += 1
 
-    def release(self) -> None:
-        """Uncounts a frame that has ended."""
-        with self._condition:
-            self.in_flight -= 1
-            self._condition.notify_all()
+    def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
+        """Uncounts a frame that has ended, if it was sent. See FrameListener."""
+        if record.row.attempts:
+            with self._condition:
+                self.in_flight -= 1
+                self._condition.notify_all()
 
 
 @dataclass(slots=True)
 class Sender:
-    """Decides whether a frame is worth sending, and sends it."""
+    """Sends frames, and waits for workers."""
 
     transport: Transport
     ledger: Ledger
@@ -87,21 +89,19 @@ class Sender:
             return True
         return self.liveness is not None and self.liveness.all_unresponsive(self.transport.workers.online())
 
-    def refusal(self, record: FrameRecord) -> str | None:
-        """Returns the reason why a frame is not worth sending, or None."""
-        if record.deadline.is_expired():
-            return "deadline"
+    def wait_for_worker(self) -> bool:
+        """Waits for a worker, up to the configured time; returns False if none is alive then."""
         if not self.no_worker_alive():
-            return None
+            return True
         wait_until_ns = clock.now_ns() + round(self.worker_wait_s * 1e9)
         while clock.now_ns() < wait_until_ns and not self.window.is_stopped:
             if not self.transport.workers.wait_until_served(_POLL_S):
                 continue
             if not self.no_worker_alive():
-                return None
+                return True
             self.window.pause()
         self.worker_wait_s = 0.0  # No worker came back in that time, so later frames do not wait.
-        return self.unsent_reason(NO_WORKER)
+        return False
 
     def unsent_reason(self, reason: str) -> str:
         """Returns the reason of a frame that is not sent now: NO_BROKER without a connection to it, else `reason`."""
@@ -117,7 +117,7 @@ class Sender:
         if excess := self.transport.excess(request):
             self.ledger.drop(record, f"too_large: {excess}")
             return
-        record.bytes_up = request.size
+        record.row.bytes_up = request.size
         record.message = message if self.keep_messages else None
         self.window.acquire()
         self.ledger.open(record, assignment)

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from edge.config import EdgeConfig
 from edge.node import EdgeNode
-from edge.presenting.presentation import PresentedTick
 from edge.run import RunEnd
 from edge.run import play as play_run
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, PresentedTick
 from shared.config import from_environment, validate
 from shared.errors import SkylaneError
 from shared.logs import get_logger

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from edge import run_record
 from edge.config import EdgeConfig
 from edge.frame_record import Assignment, FrameRecord
-from edge.ledger import Ledger
+from edge.ledger import Ledger, VehicleFrameLog
 from edge.pipeline import prepare
 from edge.receiver import Receiver
 from edge.retrying import Retrier, RetryPolicy
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import open_mqtt
-from edge.transports.transport import RawReply, ReplyQueue, TransportEvents
+from edge.transports.transport import NO_WORKER, RawReply, ReplyQueue, TransportEvents
 from edge.workers.dispatcher import Dispatcher
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats
@@ -35,6 +35,7 @@ from shared import clock
 from shared.imaging.frames import Frame, Layout
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
+from shared.messages.results import ModelResult
 from shared.messages.topics import FrameId
 from shared.runlog.latency_log import LogWriter
 from shared.runlog.run_manifest import write_manifest
@@ -70,7 +71,7 @@ class EncodedImage:
         """Encodes noise in the model's input size."""
         pixels = np.random.default_rng(seed).integers(0, 256, (card.height, card.width, 3), np.uint8)
         frame = Frame(pixels, Layout.RGB8, _CAMERA, index=0, stamp_ns=0, source_ns=0, read_ns=0)
-        record = FrameRecord(FrameId("fleet", _CAMERA, "fleet", 0), _CAMERA, 0, 0, 0, 0, {})
+        record = FrameRecord.of(FrameId("fleet", _CAMERA, "fleet", 0), _CAMERA)
         return cls(frame, prepare(frame, record, card, config))
 
 
@@ -142,8 +143,8 @@ class FleetVehicle:
             clocks=shared.clocks,
             stats=stats,
             loads=workers.loads,
-            on_closed=self._frame_closed,
         )
+        self.ledger.listeners += [VehicleFrameLog().ended, self._window.ended, self._frame_ended]
         dispatcher = open_dispatcher(config, workers, shared.clocks)
         self.dispatcher = None if dispatcher is None else MeteredDispatcher(dispatcher)
         self._sender = Sender(
@@ -156,7 +157,7 @@ class FleetVehicle:
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
         self._retrier = Retrier(self._sender, policy, stats, shared.clocks)
-        self.receiver = Receiver(self.transport, self.ledger, lambda *_: None, shared.finished, self.card)
+        self.receiver = Receiver(self.transport, self.ledger, shared.finished, self.card)
         own = {"session": self.session, "vehicle": self.name, "configuration": config.model_dump(mode="json")}
         self._manifest = {**manifest, **own}
         write_manifest(self._folder, self._manifest)
@@ -178,11 +179,10 @@ class FleetVehicle:
         if self._shared.stopped.is_set() or not self._window.has_room:
             self.ledger.drop(record, "stopped" if self._shared.stopped.is_set() else "window")
             return
-        record.times |= dict.fromkeys(_PREPARED, clock.now_ns())
+        record.times.update(dict.fromkeys(_PREPARED, clock.now_ns()))
         record.geometry = self._image.message.geometry
-        refusal = self._sender.refusal(record)
-        if refusal:
-            self.ledger.drop(record, refusal)
+        if not self._sender.wait_for_worker():
+            self.ledger.drop(record, self._sender.unsent_reason(NO_WORKER))
             return
         message = replace(self._image.message, id=record.id, stamp_ns=due_ns, deadline=record.deadline)
         self._sender.send(record, message)
@@ -200,6 +200,6 @@ class FleetVehicle:
         self.ledger.close_all("the run ended")
         write_manifest(self._folder, run_record.ended(self._manifest, self.ledger.counts(), self._log.rows_lost))
 
-    def _frame_closed(self) -> None:
-        self._window.release()
-        self._shared.on_room(self)
+    def _frame_ended(self, record: FrameRecord, _: ModelResult | None) -> None:
+        if record.row.attempts:
+            self._shared.on_room(self)

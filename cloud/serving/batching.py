@@ -108,15 +108,20 @@ class Batcher:
 
         While other frames wait, the estimate is rarely too short, because an inference in vain costs them time. If none
         waits, it costs nothing to try: the estimate is the shortest recent time. It can still be wrong, if the worker
-        was slow until now; so after a few refusals in a row the next frame is inferred whatever the estimate.
+        was slow until now; so after a few refusals in a row (`count_refusal`) the next frame is inferred whatever the
+        estimate.
         """
         batches, ahead = divmod(self._reserved + len(self._decoded), self._max_size)
-        others_wait = bool(batches or ahead or self._admission.depth > 1)  # The frame itself is still in the queue.
+        others_wait = self._others_wait
         latency_ns = self.inference_latency.ns if others_wait else self._typical_ns
         busy_ns = [max(0, each_ns) for each_ns in self._remaining_ns(latency_ns)]
         wait_ns = self._free_after_ns(batches, busy_ns, self.inference_latency.ns(self._max_size))
         decoding_ns = self._decoding.ns if others_wait else self._decoding.fastest_ns
         return self._ends_in_time(deadline, max(decoding_ns, wait_ns), ahead + 1, others_wait=others_wait)
+
+    def count_refusal(self) -> None:
+        """Counts a frame that is refused because `can_meet` is False."""
+        self._refused_in_row += not self._others_wait
 
     def forecast(self, waiting: int) -> Forecast:
         """Estimates the times of a frame of this model that arrives behind `waiting` frames in the admission queue.
@@ -178,6 +183,11 @@ class Batcher:
             # If a bug ends the thread, decoders must not block: frames that arrive later are dropped.
             self._abandoned = True
             self._admission.wake()
+
+    @property
+    def _others_wait(self) -> bool:
+        """True if frames wait other than the first one in the queue."""
+        return bool(self._reserved or self._decoded or self._admission.depth > 1)
 
     @property
     def _has_idle_instance(self) -> bool:
@@ -286,6 +296,7 @@ class Batcher:
         elif refusal := request.refusal(EXPIRED_BEFORE_INFERENCE):
             self._replier.refuse(request, *refusal)
         elif not self._ends_in_time(request.deadline, 0, 1, others_wait=others_wait):
+            self._refused_in_row += not others_wait
             self._replier.refuse(request, *TOO_LATE)
         else:
             return True
@@ -297,10 +308,7 @@ class Batcher:
         if others_wait:
             return not deadline.is_expired(end_ns + self._reply_after_ns(size))
         end_ns += self.inference_latency.fastest_ns(1) + self._postprocessor.latency.fastest_ns
-        if not deadline.is_expired(end_ns) or self._refused_in_row >= _PROBE_AFTER:
-            return True
-        self._refused_in_row += 1
-        return False
+        return not deadline.is_expired(end_ns) or self._refused_in_row >= _PROBE_AFTER
 
     def _try(self, batch: Sequence[Request]) -> SkylaneError | None:
         """Infers a batch and passes its frames to the postprocessor; returns the error if the model failed."""

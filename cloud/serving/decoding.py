@@ -68,6 +68,7 @@ class Decoder:
         except MessageError as error:
             return Refusal(Status.REJECTED, str(error))
         if not served.batcher.can_meet(request.deadline):
+            served.batcher.count_refusal()
             return TOO_LATE
         return served if served.batcher.reserve() else None
 

@@ -11,17 +11,18 @@ import numpy as np
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
-from edge.pipeline import PreparedImage, PreparedImages, colour_image, rgb_input
+from edge.pipeline import PreparedImage, PreparedImages, colour_image
 from edge.presenting.presenter import ArrivedResult, Output, Presenter, Tick
-from edge.sinks.sink import Origin
+from edge.sinks.sink import PresentedTick
 from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.imaging.geometry import Geometry
+from shared.imaging.geometry import Geometry, rgb_input
 from shared.imaging.image_files import ImageArray
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
+from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import HOLD, OutputOrigin
 from shared.stages import Stage
 from shared.task import task_named
@@ -41,46 +42,6 @@ _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 _LOG = get_logger("edge")
 
 
-@dataclass(frozen=True, slots=True)
-class PresentedTick:
-    """A tick with its output: what the vehicle could act on, and when."""
-
-    camera: str
-    sequence: int  # The frame's, as in the latency log.
-    frame_index: int
-    stamp_ns: int
-    source_ns: int
-    due_ns: int
-    presented_ns: int  # Time at which the output was ready, or at which it was certain that the tick gets no output.
-    output: Output
-    source_sequence: int | None = None  # The frame that the output's remote result is right for.
-    age_ns: int | None = None  # Due time of the tick after that of this frame; 0 for a local result; None without one.
-    processing_ns: int | None = None  # Time from taking the tick until the output was ready; None if it was not taken.
-    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None for a tick that was not taken.
-    geometry: Geometry | None = None
-    camera_id: str = ""  # The camera in the frame's id, see FrameId.
-
-    @property
-    def origin(self) -> OutputOrigin:
-        """The kinds of results that the output was made of."""
-        return self.output.origin
-
-    @property
-    def result(self) -> Any:
-        """The result to act on, of the type that the task of the model decodes; None if the tick has no output."""
-        return self.output.result
-
-    @property
-    def reason(self) -> str:
-        """The reason for a missing result; empty if the output has one."""
-        return self.output.reason
-
-    @property
-    def after_due_ns(self) -> int:
-        """The time after the tick was due at which its output was ready."""
-        return self.presented_ns - self.due_ns
-
-
 OnPresented = Callable[[PresentedTick], None]
 
 
@@ -88,12 +49,20 @@ OnPresented = Callable[[PresentedTick], None]
 class _DueFrame:
     """A tick that waits for the presenter."""
 
-    sequence: int
-    due_ns: int
-    scene: int
+    record: FrameRecord
     frame: Frame | UnreadableFrame
-    camera_id: str
+    scene: int
     newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
+
+    @property
+    def sequence(self) -> int:
+        """The number of the tick."""
+        return self.record.id.sequence
+
+    @property
+    def due_ns(self) -> int:
+        """The time of the tick."""
+        return self.record.times[Stage.DUE]
 
 
 @dataclass(slots=True)
@@ -113,7 +82,7 @@ class _Camera:
 
 
 class Presentation:
-    """Runs one presenter per camera, all in one thread; no caller of `offer` or `arrived` waits for it.
+    """Runs one presenter per camera, all in one thread; no caller of `offer` or `ended` waits for it.
 
     A tick that is not taken before the next one of its camera is due is skipped.
     """
@@ -153,7 +122,7 @@ class Presentation:
         """Adds a tick: a frame that is due now. It replaces a tick of its camera that still waits."""
         excess = None
         with self._condition:
-            camera = self._cameras.setdefault(record.camera, _Camera())
+            camera = self._cameras.setdefault(record.row.camera, _Camera())
             if isinstance(frame, Frame) and _has_changed(camera, frame):
                 camera.scene = record.id.sequence
                 self.restarts += 1
@@ -164,28 +133,27 @@ class Presentation:
             camera.sequence = record.id.sequence
             if camera.early is not None and camera.early.sequence <= camera.sequence:
                 camera.newest, camera.early = camera.early, None
-            camera.waiting = _DueFrame(
-                record.id.sequence, record.times[Stage.DUE], camera.scene, frame, record.id.camera
-            )
+            camera.waiting = _DueFrame(record, frame, camera.scene)
             self._condition.notify()
         if excess is not None:
             self._deliver(self._left(excess))
 
-    def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        """Adds the result of a frame, unless a later frame of its camera has one already."""
-        is_local = origin is Origin.LOCAL
-        if is_local and self._runs_local:
+    def ended(self, record: FrameRecord, result: ModelResult | None) -> None:
+        """Adds the result of a frame, unless a later frame of its camera has one already. See FrameListener."""
+        row = record.row
+        is_local = row.outcome is Outcome.ANSWERED_LOCALLY
+        if result is None or (is_local and self._runs_local):
             return
         made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
         if self._config.present == HOLD:
-            self._add_ready(record.camera, max(record.times.values()))
-        result = ArrivedResult(record.id.sequence, record.times[Stage.DUE], answer.result, made_of)
+            self._add_ready(row.camera, max(record.times.values()))
+        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, made_of)
         with self._condition:
-            camera = self._cameras.setdefault(record.camera, _Camera())
-            if result.sequence > camera.sequence:
-                camera.early = result
-            elif camera.newest is None or camera.newest.sequence < result.sequence:
-                camera.newest = result
+            camera = self._cameras.setdefault(row.camera, _Camera())
+            if arrived.sequence > camera.sequence:
+                camera.early = arrived
+            elif camera.newest is None or camera.newest.sequence < arrived.sequence:
+                camera.newest = arrived
 
     def _add_ready(self, camera: str, ready_ns: int) -> None:
         self.first_ready_ns[camera] = min(ready_ns, self.first_ready_ns.get(camera, ready_ns))
@@ -219,7 +187,7 @@ class Presentation:
     def _left(self, tick: PresentedTick | _DueFrame) -> PresentedTick:
         """Returns a tick that the presenter did not come to, with the reason."""
         due = tick if isinstance(tick, PresentedTick) else _without_output(tick, STOPPED)
-        return replace(due, output=Output(OutputOrigin.NONE, reason=HUNG)) if self.hangs else due
+        return replace(due, reason=HUNG) if self.hangs else due
 
     def _take(self) -> PresentedTick | _DueFrame | None:
         """Waits for the next tick; returns None at the end."""
@@ -259,7 +227,10 @@ class Presentation:
         return replace(
             _without_output(due, ""),
             presented_ns=presented_ns,
-            output=output,
+            origin=output.origin,
+            reason=output.reason,
+            flow=output.flow,
+            result=None if output.origin is OutputOrigin.NONE else output.result,
             source_sequence=None if source is None else source.sequence,
             age_ns=age_ns,
             processing_ns=presented_ns - taken_ns,
@@ -352,14 +323,17 @@ def _has_changed(camera: _Camera, frame: Frame) -> bool:
 
 
 def _without_output(due: _DueFrame, reason: str) -> PresentedTick:
+    row = due.record.row
     return PresentedTick(
-        camera=due.frame.camera,
-        sequence=due.sequence,
-        frame_index=due.frame.index,
-        stamp_ns=due.frame.stamp_ns,
-        source_ns=due.frame.source_ns,
+        camera=row.camera,
+        session=row.session,
+        tick=row.sequence,
+        origin=OutputOrigin.NONE,
+        reason=reason,
+        frame_index=row.frame_index,
+        frame_stamp_ns=row.frame_stamp_ns,
+        source_ns=row.source_ns,
         due_ns=due.due_ns,
         presented_ns=clock.now_ns(),
-        output=Output(OutputOrigin.NONE, reason=reason),
-        camera_id=due.camera_id,
+        camera_id=row.camera_id,
     )

@@ -13,11 +13,11 @@ from edge.config import EdgeConfig
 from edge.presenting.flow import FlowSize
 from edge.presenting.fuse import LocalResults
 from edge.presenting.fusion_table import shipped_fusion
-from edge.presenting.presentation import HUNG, SKIPPED, Presentation, PresentedTick
+from edge.presenting.presentation import HUNG, SKIPPED, Presentation
 from edge.presenting.presenter import PRESENTERS, PresenterParts
 from edge.reuse.opening import find_local_model, opened_local_model
-from edge.sinks.sink import FrameResult, Sink
-from edge.sinks.writer import MissingOutput, SinkWriter
+from edge.sinks.sink import FrameResult, PresentedTick, Sink
+from edge.sinks.writer import SinkWriter
 from shared import clock
 from shared.errors import SkylaneError
 from shared.files import file_sha256
@@ -25,7 +25,7 @@ from shared.messages.model_card import ModelCard
 from shared.registry import load
 from shared.runlog.latency_log import LogError
 from shared.runlog.percentiles import percentiles, shown
-from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow
+from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin, PresentedLog
 from shared.task import task_named
 from shared.threads import ThreadGroup
 
@@ -87,14 +87,11 @@ class OutputRecorder:
         sinks: Sequence[Sink],
         config: EdgeConfig,
         card: ModelCard,
-        *,
-        session: str,
     ) -> None:
         self._presentation = presentation
         self._log = log
         self._writer = SinkWriter(sinks, card)
         self._config = config
-        self._session = session
         self._threads = ThreadGroup(lambda: None)
         self._not_ready = 0  # Ticks at which no output was known to be ready; the last of them are looked at again.
         self._recently_not_ready: deque[tuple[str, int]] = deque(maxlen=_RECENT_TICKS)
@@ -187,24 +184,16 @@ class OutputRecorder:
             self._recently_not_ready.append((tick.camera, tick.due_ns))
         if tick.origin is not OutputOrigin.NONE:
             self._after_due_ms[round(tick.after_due_ns / 1e6)] += 1
-        self._log.write(_row(tick, self._session))
-        self._writer.offer(output_result(tick, self._config))
-
-
-def output_result(tick: PresentedTick, config: EdgeConfig) -> FrameResult | MissingOutput:
-    """Returns the output of a tick in the form that sinks write."""
-    frame = tick_frame(tick, config)
-    if frame is None or frame.result is None:
-        return MissingOutput(tick.camera, tick.sequence, tick.frame_index, tick.stamp_ns, tick.output.reason)
-    return frame
+        self._log.write(tick)
+        frame = tick_frame(tick, self._config)
+        self._writer.offer(tick if frame is None or frame.result is None else frame)
 
 
 def tick_frame(tick: PresentedTick, config: EdgeConfig) -> FrameResult | None:
     """Returns the frame of a tick, with the result None if it has no output; None if the tick was not taken."""
-    output = tick.output
     if tick.image is None or tick.geometry is None:
         return None
-    is_local = output.origin is OutputOrigin.LOCAL
+    is_local = tick.origin is OutputOrigin.LOCAL
     return FrameResult(
         camera=tick.camera,
         sequence=tick.sequence,
@@ -212,31 +201,13 @@ def tick_frame(tick: PresentedTick, config: EdgeConfig) -> FrameResult | None:
         stamp_ns=tick.stamp_ns,
         source_ns=tick.source_ns,
         image=tick.image,
-        result=None if output.origin is OutputOrigin.NONE else output.result,
+        result=tick.result,
         geometry=tick.geometry,
         model=(config.local_model or "") if is_local else "",
-        origin=output.origin,
+        origin=tick.origin,
         age_ns=tick.age_ns,
         source_sequence=tick.source_sequence,
         camera_id=tick.camera_id,
-    )
-
-
-def _row(tick: PresentedTick, session: str) -> PresentedRow:
-    return PresentedRow(
-        camera=tick.camera,
-        session=session,
-        tick=tick.sequence,
-        origin=tick.output.origin,
-        reason=tick.output.reason,
-        frame_index=tick.frame_index,
-        frame_stamp_ns=tick.stamp_ns,
-        due_ns=tick.due_ns,
-        presented_ns=tick.presented_ns,
-        source_sequence=tick.source_sequence,
-        age_ns=tick.age_ns,
-        processing_ns=tick.processing_ns,
-        flow=tick.output.flow,
     )
 
 

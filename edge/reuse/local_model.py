@@ -251,7 +251,7 @@ class LocalAnswers:
         except ConfidenceError:  # A cascade checks before the first frame that there is one.
             pass
         else:
-            record.local_confidence = confidence.lowest
+            record.row.local_confidence = confidence.lowest
             certain = self.thresholds is not None and is_sure(confidence, self.thresholds)
         record.times[Stage.INFERRED_LOCALLY] = clock.now_ns()
         return LocalAnswer(outputs, certain)
@@ -271,7 +271,7 @@ class LocalAnswers:
             shape=(),
             codec="",
             geometry=plan,
-            stamp_ns=record.stamp_ns,
+            stamp_ns=record.row.frame_stamp_ns,
             data=b"",
             options=self.options,
         )

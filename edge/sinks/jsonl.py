@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edge.sinks.rendering import check_new, write_error
-from edge.sinks.sink import FrameResult
-from edge.sinks.writer import MissingOutput
+from edge.sinks.sink import FrameResult, PresentedTick
 from shared.messages.model_card import ModelCard
 from shared.runlog.presented_log import OutputOrigin
 from shared.task import task_named
@@ -66,7 +65,7 @@ class JsonLinesSink:
         }
         self._append(frame, facts | self._task.json_fields(frame.result, frame.geometry, self._card.labels))
 
-    def write_missing(self, missing: MissingOutput) -> None:
+    def write_missing(self, missing: PresentedTick) -> None:
         """See MissingOutputSink."""
         self._append(missing, {"model": self._card.name, "origin": OutputOrigin.NONE, "reason": missing.reason})
 
@@ -74,7 +73,7 @@ class JsonLinesSink:
         """See Sink."""
         self._file.close()
 
-    def _append(self, frame: FrameResult | MissingOutput, facts: Mapping[str, Any]) -> None:
+    def _append(self, frame: FrameResult | PresentedTick, facts: Mapping[str, Any]) -> None:
         fields = {
             "camera": frame.camera,
             "index": frame.frame_index,

@@ -10,7 +10,7 @@ from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.messages.topics import camera_name
 from shared.registry import PluginTable
-from shared.runlog.presented_log import OutputOrigin
+from shared.runlog.presented_log import OutputOrigin, PresentedRow
 from shared.task import Task
 
 
@@ -51,6 +51,36 @@ class FrameResult:
     def camera_name(self) -> str:
         """The name of the camera in files, different for each camera of a run."""
         return self.camera_id or camera_name(self.camera)
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedTick(PresentedRow):
+    """A tick with its output: what the vehicle could act on, and when. Its row is in the log of outputs."""
+
+    frame_index: int = 0
+    frame_stamp_ns: int = 0
+    source_ns: int = 0
+    due_ns: int = 0
+    presented_ns: int = 0
+    camera_id: str = ""  # The camera in the frame's id, see FrameId.
+    result: Any = None  # The result to act on, of the type that the task of the model decodes; None without an output.
+    image: ImageArray | None = None  # The model's input: RGB, H×W×3 uint8. None for a tick that was not taken.
+    geometry: Geometry | None = None
+
+    @property
+    def sequence(self) -> int:
+        """The number of the frame, as in the latency log."""
+        return self.tick
+
+    @property
+    def stamp_ns(self) -> int:
+        """The stamp of the frame."""
+        return self.frame_stamp_ns
+
+    @property
+    def after_due_ns(self) -> int:
+        """The time after the tick was due at which its output was ready."""
+        return self.presented_ns - self.due_ns
 
 
 class Sink(Protocol):

@@ -4,18 +4,17 @@ import heapq
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
 from edge.frame_record import FrameRecord
-from edge.ledger import PendingResults
-from edge.pipeline import rgb_input
-from edge.sinks.sink import SINKS, FrameResult, Origin, Sink, SinkError
+from edge.sinks.sink import SINKS, FrameResult, Origin, PresentedTick, Sink, SinkError
 from shared.errors import SkylaneError
+from shared.imaging.geometry import rgb_input
 from shared.logs import get_logger
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
+from shared.runlog.latency_log import Outcome
 from shared.task import TASKS, task_named
 from shared.threads import BoundedQueue, lower_priority
 
@@ -42,44 +41,41 @@ def backlog(card: ModelCard) -> int:
     return _BACKLOG if task_named(card.task).heads else _RAW_BACKLOG
 
 
-@dataclass(frozen=True, slots=True)
-class MissingOutput:
-    """A frame for which the vehicle had no output when it was due."""
-
-    camera: str
-    sequence: int
-    frame_index: int
-    stamp_ns: int
-    reason: str
-
-
 @runtime_checkable
 class MissingOutputSink(Sink, Protocol):
     """A sink that also records the frames without an output."""
 
-    def write_missing(self, missing: MissingOutput) -> None:
+    def write_missing(self, missing: PresentedTick) -> None:
         """Writes one frame without an output."""
 
 
-def frame_result(record: FrameRecord, answer: ModelResult, origin: Origin, card: ModelCard) -> FrameResult | None:
+_ORIGINS = {
+    Outcome.ANSWERED: Origin.WORKER,
+    Outcome.REUSED: Origin.REUSED,
+    Outcome.ANSWERED_LOCALLY: Origin.LOCAL,
+}
+
+
+def frame_result(record: FrameRecord, answer: ModelResult, card: ModelCard) -> FrameResult | None:
     """Returns a frame with its result; None if the frame has no prepared image."""
     if record.image is None or record.geometry is None:
         return None
+    row = record.row
     return FrameResult(
-        camera=record.camera,
-        sequence=record.id.sequence,
-        frame_index=record.frame_index,
-        stamp_ns=record.stamp_ns,
-        source_ns=record.source_ns,
+        camera=row.camera,
+        sequence=row.sequence,
+        frame_index=row.frame_index,
+        stamp_ns=row.frame_stamp_ns,
+        source_ns=row.source_ns,
         image=rgb_input(record.image, record.geometry, card.layout),
         result=answer.result,
         geometry=record.geometry,
         model_version=answer.model_version,
         engine=answer.engine,
         model=answer.model,
-        origin=origin,
-        reused_sequence=record.reused_sequence,
-        camera_id=record.id.camera,
+        origin=_ORIGINS[row.outcome],
+        reused_sequence=row.reused_sequence,
+        camera_id=row.camera_id,
     )
 
 
@@ -90,11 +86,11 @@ class SinkWriter:
     slow sinks of one do not delay the other.
     """
 
-    def __init__(self, sinks: Sequence[Sink], card: ModelCard, pending: PendingResults | None = None) -> None:
-        """`pending`: the frames that may still get a result; the writer removes those that it gets.
+    def __init__(self, sinks: Sequence[Sink], card: ModelCard, first_open: Callable[[], int] | None = None) -> None:
+        """`first_open` returns the lowest number of a frame that may still get a result.
 
-        With `pending`, a sink that needs the frames in order gets a frame when no earlier one can get a result any more,
-        but no later than when `max_held` frames wait. Other sinks get it at once, as all do without `pending`.
+        With it, a sink that needs the frames in order gets a frame when no earlier one can get a result any more,
+        but no later than when `max_held` frames wait. Other sinks get it at once, as all do without it.
         """
         self.max_held = _MAX_HELD if task_named(card.task).heads else _RAW_MAX_HELD
         self.faults: list[SkylaneError] = []
@@ -103,23 +99,22 @@ class SinkWriter:
         self.written = 0  # Number of writes; it grows as long as the sinks make progress.
         self._sinks = list(sinks)
         self._card = card
-        self._pending = pending or PendingResults()
+        self._first_open = first_open or (lambda: 0)
         # With each frame, the lowest number of a frame that could still get a result before it was queued; None: no order.
-        self._queue: BoundedQueue[tuple[FrameResult | MissingOutput, int | None]] = BoundedQueue(backlog(card))
+        self._queue: BoundedQueue[tuple[FrameResult | PresentedTick, int | None]] = BoundedQueue(backlog(card))
 
     @property
     def needs_order(self) -> bool:
         """Whether a sink needs the frames in order."""
         return any(sink.in_order for sink in self._sinks)
 
-    def put(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        """Queues a frame with its result; waits if the sinks are far behind, so that no result is lost."""
-        frame = frame_result(record, answer, origin, self._card) if self._sinks else None
+    def ended(self, record: FrameRecord, result: ModelResult | None) -> None:
+        """Queues a frame with its result. See FrameListener: it waits if the sinks are far behind, so that none is lost."""
+        frame = frame_result(record, result, self._card) if self._sinks and result is not None else None
         if frame is not None:
-            self._queue.put((frame, self._pending.first()))
-        self._pending.remove(record.id.sequence)
+            self._queue.put((frame, self._first_open()))
 
-    def offer(self, output: FrameResult | MissingOutput) -> None:
+    def offer(self, output: FrameResult | PresentedTick) -> None:
         """Queues an output; counts it instead if the sinks are far behind, as the presenter does not wait for them."""
         if self._sinks and not self._queue.offer((output, None)):
             self.left_out += 1
@@ -132,7 +127,7 @@ class SinkWriter:
         with self._queue.reader() as get:
             while (queued := get()) is not None:
                 frame, complete_below = queued
-                if isinstance(frame, MissingOutput):
+                if isinstance(frame, PresentedTick):
                     self._write_missing(frame)
                     continue
                 self._write(frame, in_order=False)
@@ -167,7 +162,7 @@ class SinkWriter:
             self._run_guarded(sink, partial(sink.write, frame))
         self.written += 1
 
-    def _write_missing(self, missing: MissingOutput) -> None:
+    def _write_missing(self, missing: PresentedTick) -> None:
         for sink in [sink for sink in self._sinks if isinstance(sink, MissingOutputSink)]:
             self._run_guarded(sink, partial(sink.write_missing, missing))
         self.written += 1

@@ -128,7 +128,7 @@ class UploadClient:
         settings = self._settings
         frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
         frame_id = FrameId(settings.vehicle, _CAMERA, self._session, next(self._numbers))
-        record = FrameRecord(frame_id, _CAMERA, 0, 0, 0, 0, times={})
+        record = FrameRecord.of(frame_id, _CAMERA)
         card = self._wait_for_card(lambda: True)  # It may have changed since the previous image.
         message = prepare(frame, record, card, self._config)
         request = self._transport.pack(message)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge.config import EdgeConfig
-from edge.pipeline import colour_image, rgb_input
+from edge.pipeline import colour_image
 from edge.presenting.presented_run import OUTPUTS_FOLDER
 from edge.sinks.rerun import RRD_NAME
 from edge.sinks.scene import Reduction, Scene
@@ -18,7 +18,7 @@ from edge.sinks.sink import FrameResult, Origin
 from edge.sources.source import open_source
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.geometry import Geometry, Resize, plan
+from shared.imaging.geometry import Geometry, Resize, plan, rgb_input
 from shared.imaging.image_files import ImageArray, read_mask
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard

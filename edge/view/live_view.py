@@ -12,14 +12,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Self
 
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import RunCounts
-from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presentation import Presentation
 from edge.presenting.presented_run import tick_frame
-from edge.sinks.sink import FrameResult, Origin
+from edge.sinks.sink import FrameResult, PresentedTick
 from edge.sinks.writer import frame_result
 from edge.view.viewer import ViewError, ViewSettings, ViewUpdate, bytes_per_s
 from shared import clock
@@ -94,23 +95,19 @@ class LiveView:
         self._thread.join()
         self._close()
 
-    def arrived(self, record: FrameRecord, answer: ModelResult, origin: Origin = Origin.WORKER) -> None:
-        """Shows a frame with its result."""
-        self._put((record.camera, False), lambda: frame_result(record, answer, origin, self._card))
+    def ended(self, record: FrameRecord, result: ModelResult | None) -> None:
+        """Shows a frame with its result, and its latency. See FrameListener."""
+        with self._changed:
+            self._rows.append(record.row)
+            if result is not None:
+                made = partial(frame_result, record, result, self._card)
+                self._frames[record.row.camera, False] = clock.now_ns(), made
+            self._changed.notify()
 
     def presented(self, tick: PresentedTick) -> None:
         """Shows the output of a presenter, or the image alone if there is none."""
-        self._put((tick.camera, True), lambda: tick_frame(tick, self._config))
-
-    def ended(self, row: LatencyRow) -> None:
-        """Shows the latency of a frame that has ended."""
         with self._changed:
-            self._rows.append(row)
-            self._changed.notify()
-
-    def _put(self, place: tuple[str, bool], make: Callable[[], FrameResult | None]) -> None:
-        with self._changed:
-            self._frames[place] = clock.now_ns(), make
+            self._frames[tick.camera, True] = clock.now_ns(), partial(tick_frame, tick, self._config)
             self._changed.notify()
 
     def _open(self) -> None:

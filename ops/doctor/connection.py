@@ -514,7 +514,7 @@ def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterato
 def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline: Deadline) -> FrameMessage:
     """Returns a frame with a gradient, encoded as those of a run."""
     pixels = np.linspace(0, 255, math.prod(_FRAME_SHAPE)).astype(np.uint8).reshape(_FRAME_SHAPE)
-    record = FrameRecord(frame_id, _NAME, 0, 0, 0, 0, times={})
+    record = FrameRecord.of(frame_id, _NAME)
     frame = Frame(pixels, Layout.RGB8, _NAME, 0, 0, 0, 0)
     return replace_fields(prepare(frame, record, card, config), deadline=deadline)
 

@@ -66,7 +66,7 @@ def encoded_frames(settings: PlaybackSettings, model: Model) -> list[FrameMessag
     config = EdgeConfig.model_validate({key: getattr(settings, key) for key in keys})
     messages = []
     for frame in first_frames(settings.bag, settings.frames):
-        journey = FrameRecord(FrameId("bench", "bench", "bench", frame.index), frame.camera, frame.index, 0, 0, 0, {})
+        journey = FrameRecord.of(FrameId("bench", "bench", "bench", frame.index), frame.camera)
         messages.append(prepare(frame, journey, model.card, config))
     return messages
 

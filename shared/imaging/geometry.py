@@ -9,7 +9,7 @@ import numpy.typing as npt
 from msgspec import Meta, Struct
 
 from shared.errors import SkylaneError
-from shared.imaging.frames import Pixels
+from shared.imaging.frames import Layout, Pixels
 from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE, cv2
 
 UNSEEN = 255  # Class id of pixels that were cropped off before inference.
@@ -160,6 +160,18 @@ def to_source(mask: npt.NDArray[np.uint8], geometry: Geometry, fill: int) -> npt
         geometry.crop_left : geometry.crop_left + geometry.crop_width,
     ] = pasted
     return result
+
+
+def rgb_input(image: Pixels, geometry: Geometry, layout: Layout) -> npt.NDArray[np.uint8]:
+    """Returns the input of a model as RGB, H×W×3 uint8.
+
+    `image`: in the colour order `layout`; of the size of the model's input, or as demosaiced.
+    """
+    shown: Any = image
+    if image.shape[:2] != (geometry.target_height, geometry.target_width):
+        shown = apply(image, geometry)
+    rgb: npt.NDArray[np.uint8] = cv2.cvtColor(shown, cv2.COLOR_BGR2RGB) if layout is Layout.BGR8 else shown
+    return rgb
 
 
 def _even(length: float, limit: int) -> int:

@@ -53,9 +53,12 @@ WITH_RESULT = (Outcome.ANSWERED, Outcome.REUSED, Outcome.ANSWERED_LOCALLY)
 _OUTCOMES = frozenset(Outcome)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LatencyRow:
-    """Everything known about a frame when it ends. Times are in nanoseconds, each by the clock of its node."""
+    """Everything known about a frame. Times are in nanoseconds, each by the clock of its node.
+
+    The vehicle fills it while the frame is on its way; nothing changes it after the frame has ended.
+    """
 
     vehicle: str
     camera: str
@@ -77,7 +80,7 @@ class LatencyRow:
     batch_size: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    edge_times: Mapping[Stage, int] = field(default_factory=dict)
+    edge_times: dict[Stage, int] = field(default_factory=dict)
     cloud_times: Mapping[Stage, int] = field(default_factory=dict)
     clock: Offset | None = None
     gate_distance: float | None = None  # Distance to the compared frame; None without a comparison.

@@ -38,7 +38,9 @@ def make_frame(index: int = 0, camera: str = "/left", source_ns: int = 0) -> Fra
 def make_record(sequence: int = 0, due_ns: int = 0, camera: str = "/left") -> FrameRecord:
     """Makes the record of a frame that is due."""
     frame_id = FrameId("car", camera_name(camera), "s1", sequence)
-    return FrameRecord(frame_id, camera, sequence, 7, 0, 5, {Stage.DUE: due_ns})
+    return FrameRecord.of(
+        frame_id, camera, frame_index=sequence, frame_stamp_ns=7, read_ns=5, edge_times={Stage.DUE: due_ns}
+    )
 
 
 def mark_sent(record: FrameRecord) -> FrameRecord:

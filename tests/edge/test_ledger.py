@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -19,12 +20,14 @@ from edge.workers.worker_clocks import WorkerClocks
 from shared import clock
 from shared.imaging.frames import UnreadableFrame
 from shared.messages.frame import ResultMessage, Status
+from shared.messages.results import ModelResult
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
-from tests.edge.samples import make_answer, make_frame, mark_sent
+from tests.edge.samples import HEIGHT, WIDTH, make_answer, make_frame, mark_sent
 
 SECOND_NS = 10**9
+RESULT = ModelResult(np.zeros((HEIGHT, WIDTH), np.uint8), "3", "tflite")
 
 
 class Book:
@@ -35,10 +38,11 @@ class Book:
         own = {key: settings.pop(key) for key in ("clocks", "grace_ms") if key in settings}
         self.folder, self.log, self.closed = folder, LogWriter(folder), 0
         config = EdgeConfig(vehicle="car", model="tiny", **settings)
-        self.ledger = Ledger(self.log, config, "s1", on_closed=self._count_closed, **own)
+        self.ledger = Ledger(self.log, config, "s1", **own)
+        self.ledger.listeners.append(self._count_closed)
 
-    def _count_closed(self) -> None:
-        self.closed += 1
+    def _count_closed(self, record: FrameRecord, _: ModelResult | None) -> None:
+        self.closed += record.row.attempts > 0
 
     def sent(self, index: int = 0, due_ns: int = 1000) -> FrameRecord:
         """Returns a frame in flight."""
@@ -49,8 +53,8 @@ class Book:
     def gated(self, *, distance: float | None = 1.5) -> FrameRecord:
         """Returns a frame that was taken 1 ms and compared 2 ms after it was due."""
         record = self.ledger.begin(make_frame(), 1000)
-        record.times |= {Stage.TAKEN: 1_001_000, Stage.GATED: 2_001_000}
-        record.gate_distance = distance
+        record.times.update({Stage.TAKEN: 1_001_000, Stage.GATED: 2_001_000})
+        record.row.gate_distance = distance
         return record
 
     def drop(self) -> None:
@@ -85,15 +89,14 @@ def _finish(ledger: Ledger, record: FrameRecord, message: ResultMessage) -> Outc
     assert ledger.accept(message) is record
     record.times[Stage.RETURNED] = record.times[Stage.SENT] + 5_000_000
     record.times[Stage.MASK_DECODED] = record.times[Stage.RETURNED] + 1000
-    outcome, reason = ledger.outcome_of(record, message)
-    ledger.finish(record, message, 99, outcome, reason)
-    return outcome
+    ledger.finish(record, message, 99, RESULT)
+    return record.row.outcome
 
 
 def test_an_answered_frame_gets_its_row(book: Book) -> None:
     """The row contains everything that is known about the frame."""
     record = book.sent(3)
-    record.bytes_up = 77
+    record.row.bytes_up = 77
     assert _finish(book.ledger, record, make_answer(record)) is Outcome.ANSWERED
     (row,) = book.rows()
     expected = {
@@ -190,7 +193,7 @@ def test_probes_split_the_network_time_of_a_frame(books: Callable[..., Book]) ->
     message = make_answer(record)
     accepted = book.ledger.accept(message)
     assert accepted is not None
-    book.ledger.finish(accepted, message, 99, *book.ledger.outcome_of(accepted, message))
+    book.ledger.finish(accepted, message, 99, RESULT)
     (row,) = book.rows()
     error_ms = float(row["clock_error_ms"])
     assert error_ms < 0.5
@@ -289,7 +292,7 @@ def test_only_sent_frames_release_the_window(book: Book) -> None:
 def test_a_reused_frame_names_the_frame_whose_result_it_got(book: Book) -> None:
     """It was not sent: it has no worker, and it does not release the window."""
     _finish(book.ledger, record := book.sent(), make_answer(record))
-    assert book.ledger.reuse(book.gated(), record.id.sequence) is Outcome.REUSED
+    book.ledger.reuse(book.gated(), RESULT, record.id.sequence)
     row = book.rows()[1]
     expected = {
         "sequence": "1", "outcome": "reused", "reason": "", "reused_sequence": "0", "gate_distance": "1.500000",
@@ -306,8 +309,8 @@ def test_a_frame_answered_locally_has_the_local_models_engine_and_version(book: 
     """A gate may have compared the frame before."""
     record = book.gated()
     record.times[Stage.INFERRED_LOCALLY] = 9_001_000
-    record.local_confidence = 0.875
-    assert book.ledger.answer_locally(record, "tflite", "3") is Outcome.ANSWERED_LOCALLY
+    record.row.local_confidence = 0.875
+    book.ledger.answer_locally(record, RESULT)
     (row,) = book.rows()
     expected = {
         "outcome": "answered_locally", "local_confidence": "0.875000", "gate_distance": "1.500000", "engine": "tflite",
@@ -320,8 +323,8 @@ def test_a_frame_answered_locally_has_the_local_models_engine_and_version(book: 
 def test_a_result_of_the_vehicle_after_the_deadline_is_expired(books: Callable[..., Book]) -> None:
     """A deadline means the same whatever the origin of the result."""
     book = books(deadline_ms=1.9)
-    assert book.ledger.reuse(book.gated(), 0) is Outcome.EXPIRED
-    assert book.ledger.answer_locally(book.gated(), "tflite", "3") is Outcome.EXPIRED
+    book.ledger.reuse(book.gated(), RESULT, 0)
+    book.ledger.answer_locally(book.gated(), RESULT)
     assert [(row["outcome"], row["reason"], row["total_ms"]) for row in book.rows()] == [
         ("expired", "reused after the deadline", "2.000000"),
         ("expired", "answered locally after the deadline", "2.000000"),
@@ -391,7 +394,7 @@ def _receive(ledger: Ledger, message: ResultMessage) -> None:
     record = ledger.accept(message)
     if record:
         record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
-        ledger.finish(record, message, 1, *ledger.outcome_of(record, message))
+        ledger.finish(record, message, 1, None)
 
 
 def _at_once(*works: Sequence[Callable[[], None]]) -> None:
@@ -406,3 +409,45 @@ def _at_once(*works: Sequence[Callable[[], None]]) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
+
+
+def test_listeners_get_every_ended_frame_and_only_results_in_time(books: Callable[..., Book]) -> None:
+    """What follows a frame needs no other event. A listener that fails costs no frame its place in the counts."""
+    book = books(deadline_ms=5.5)
+    got: list[tuple[Outcome, ModelResult | None]] = []
+    book.ledger.listeners.append(lambda record, result: got.append((record.row.outcome, result)))
+    _finish(book.ledger, record := book.sent(), make_answer(record))
+    late = book.gated()
+    late.times[Stage.INFERRED_LOCALLY] = 9_001_000
+    book.ledger.answer_locally(late, RESULT)
+    book.drop()
+    assert got == [(Outcome.ANSWERED, RESULT), (Outcome.EXPIRED, None), (Outcome.DROPPED, None)]
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    book.ledger.listeners.append(fail)
+    with pytest.raises(ZeroDivisionError):
+        book.drop()
+    assert book.ledger.counts().closed == len(book.rows()) == 4
+
+
+def test_the_first_frame_that_may_get_a_result(book: Book) -> None:
+    """Frames end in any order. The pipeline gets no further ahead of a slow answer than the sinks can hold back."""
+    assert book.ledger.first_open() == 0
+    records = [book.ledger.begin(make_frame(), 1000) for _ in range(5)]
+    book.ledger.drop(records[1], "window")
+    assert book.ledger.first_open() == 0
+    book.ledger.drop(records[0], "window")
+    assert book.ledger.first_open() == 2
+    assert book.ledger.wait_until_within(4, 0.0)
+    assert not book.ledger.wait_until_within(2, 0.0)
+
+    def end_frames() -> None:
+        for record in records[2:4]:
+            book.ledger.drop(record, "window")
+
+    ending = threading.Timer(0.01, end_frames)
+    ending.start()
+    assert book.ledger.wait_until_within(2, 60.0)
+    ending.join(60.0)

@@ -15,11 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.ledger import RunCounts
 from edge.prometheus_metrics import VehicleCollector, open_metrics
 from edge.transports.mqtt_transport import MqttTransport
 from shared.clock import Offset
 from shared.errors import SkylaneError
+from shared.messages.topics import FrameId
 from shared.prometheus import serve_metrics
 from shared.runlog.latency_log import LatencyRow, Outcome
 from shared.stages import Stage
@@ -48,6 +50,11 @@ def row(outcome: Outcome = Outcome.ANSWERED, reason: str = "", *, result_ms: int
     return LatencyRow("car", "left", "s1", 0, outcome, reason, edge_times=edge, cloud_times=cloud, clock=offset)
 
 
+def end(collector: VehicleCollector, row: LatencyRow) -> None:
+    """Ends a frame with this row."""
+    collector.ended(FrameRecord(FrameId("car", "left", "s1", 0), row), None)
+
+
 def samples(collector: VehicleCollector) -> dict[str, float]:
     """Returns what is exported, by name and labels."""
     found = {}
@@ -59,8 +66,8 @@ def samples(collector: VehicleCollector) -> dict[str, float]:
 
 def test_a_frame_is_in_the_buckets_of_its_times(collector: VehicleCollector) -> None:
     """Bounds are inclusive. The time at the link is what the worker did not use."""
-    collector.ended(row())
-    collector.ended(row(result_ms=150))
+    end(collector, row())
+    end(collector, row(result_ms=150))
     collector.counts = lambda: RunCounts(5, 3, {}, {"duplicate": 2}, None, retried=4)
     found = samples(collector)
     name = "skylane_vehicle_frame_seconds"
@@ -86,7 +93,7 @@ def test_outcomes_are_counted_by_reason_and_have_no_latency(collector: VehicleCo
     """A frame without a result would make the percentiles better than they are."""
     for outcome, reason, count in ((Outcome.DROPPED, "window", 3), (Outcome.LOST, "no answer", 2)):
         for _ in range(count):
-            collector.ended(row(outcome, reason))
+            end(collector, row(outcome, reason))
     found = samples(collector)
     assert found["skylane_vehicle_frames_total outcome=dropped reason=window"] == 3
     assert found["skylane_vehicle_frames_total outcome=lost reason=no_answer"] == 2
@@ -96,7 +103,7 @@ def test_outcomes_are_counted_by_reason_and_have_no_latency(collector: VehicleCo
 def test_a_worker_cannot_add_series_by_its_reasons(collector: VehicleCollector) -> None:
     """The reason of a refusal is free text of a worker: it could fill Prometheus, or contain what a terminal obeys."""
     for number in range(1000):
-        collector.ended(row(Outcome.REJECTED, f'\x1b[31m"}} made up {number}\n: <b>'))
+        end(collector, row(Outcome.REJECTED, f'\x1b[31m"}} made up {number}\n: <b>'))
     found = samples(collector)
     assert [name for name in found if name.startswith("skylane_vehicle_frames_total")] == [
         "skylane_vehicle_frames_total outcome=rejected reason=other"

@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status, pack_result, unpack_result
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.messages.results import Classification, Detections, Result, Tensors
+from shared.messages.results import Classification, Detections, ModelResult, Result, Tensors
 from shared.task import TASKS, task_named
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_answer, make_frame, make_record, mark_sent
 from tests.edge.vehicle import WAIT_S, Vehicle
@@ -41,11 +40,13 @@ class Station(Vehicle):
     def __init__(self, bus: MemoryBus, folder: Path) -> None:
         super().__init__(bus, folder, CARD)
         self.masks: list[tuple[FrameRecord, npt.NDArray[np.uint8]]] = []
-        self.receiver = self.serve(lambda record, answer: self.masks.append((record, answer.result)))
+        self.ledger.listeners.append(self._ended)
+        self.receiver = Receiver(self.transport, self.ledger, self.stop, CARD)
 
-    def serve(self, on_result: Callable[..., None], card: ModelCard = CARD) -> Receiver:
-        """Returns a receiver that passes its results to `on_result`."""
-        return Receiver(self.transport, self.ledger, on_result, self.stop, card)
+    def _ended(self, record: FrameRecord, answer: ModelResult | None) -> None:
+        if answer is not None:
+            assert isinstance(answer.result, np.ndarray)
+            self.masks.append((record, answer.result))
 
     def receive(self, *payloads: bytes) -> list[dict[str, str]]:
         """Lets the receiver process these replies, and returns the rows."""
@@ -117,7 +118,7 @@ def test_a_reply_that_waits_for_a_slow_sink_is_not_lost(station: Station) -> Non
         while clock.now_ns() < arrived_ns + 2_000_000:
             station.stop.wait(0.001)
 
-    station.receiver = station.serve(slowly)
+    station.ledger.listeners.append(slowly)
     for record in records[:2]:
         station.transport.replies.put(reply_of(pack_result(make_answer(record)), arrived_ns))
     assert [row["outcome"] for row in station.receive()] == ["answered", "answered", "lost"]

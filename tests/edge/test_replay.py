@@ -129,7 +129,7 @@ def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, tmp
 def test_a_closed_loop_drops_no_frame(ledger: Ledger, tmp_path: Path) -> None:
     """This holds however slow the worker is."""
     taken = _paced(Listed([make_frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
-    assert [record.frame_index for record in taken] == list(range(50))
+    assert [record.row.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
 
@@ -187,8 +187,8 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
     held: list[FrameRecord] = []
     while (item := due_frames.take()) is not None:
         held.append(item[0])
-        if item[0].frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
-            assert ledger.counts().read == item[0].frame_index + 1
+        if item[0].row.frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
+            assert ledger.counts().read == item[0].row.frame_index + 1
             ended_ns.append(clock.now_ns())
             for record in held:
                 ledger.drop(record, "ended")

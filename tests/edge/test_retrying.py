@@ -73,7 +73,7 @@ class RetryingVehicle(Vehicle):
         record = self.ledger.accept(message)
         if record:
             record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
-            self.ledger.finish(record, message, 9, *self.ledger.outcome_of(record, message))
+            self.ledger.finish(record, message, 9, None)
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from edge.sender import InFlightWindow
-from shared import clock
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, MASKS
 from shared.mqtt.bus import LINK_JAMMED, Ack, Delivery
 from shared.stages import EDGE_STAGES, OPTIONAL_STAGES, Stage
-from tests.edge.samples import CARD, make_frame
+from tests.edge.samples import CARD, make_frame, make_record
 from tests.edge.vehicle import WAIT_S, Vehicle
 from tests.support.memory_bus import MemoryBus
 
@@ -110,50 +109,33 @@ def test_a_message_above_the_brokers_limit_is_not_published(vehicle: Callable[..
     assert car.window.in_flight == 0
 
 
-def test_a_frame_past_its_deadline_is_refused(vehicle: Callable[..., Vehicle]) -> None:
-    """Its result would be useless."""
-    car = vehicle(deadline_ms=10.0)
-    car.announce()
-    assert car.sender.refusal(car.ledger.begin(make_frame(), clock.now_ns() - 11_000_000)) == "deadline"
-    assert car.sender.refusal(car.ledger.begin(make_frame(), clock.now_ns() + 3600 * 10**9)) is None
-
-
-def test_without_a_worker_wait_frames_are_refused_at_once(vehicle: Callable[..., Vehicle]) -> None:
+def test_without_a_worker_wait_no_frame_waits_for_one(vehicle: Callable[..., Vehicle]) -> None:
     """In an open loop, newer frames follow anyway."""
     car = vehicle()
-    record = car.ledger.begin(make_frame(), clock.now_ns())
-    assert car.sender.refusal(record) == "no_worker"
+    assert not car.sender.wait_for_worker()
+    assert car.sender.unsent_reason("no_worker") == "no_worker"
     car.bus.is_connected = False
-    assert car.sender.refusal(record) == "no_broker"
+    assert car.sender.unsent_reason("no_worker") == "no_broker"
     car.bus.is_connected = True
     car.announce()
-    assert car.sender.refusal(record) is None
+    assert car.sender.wait_for_worker()
     car.announce(state=NodeState.STOPPING)
-    assert car.sender.refusal(record) == "no_worker"
+    assert not car.sender.wait_for_worker()
 
 
-def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle]) -> None:
-    """A closed loop sends every frame, and the worker may be restarting."""
-    car = vehicle(worker_wait_s=WAIT_S)
-    found: list[str | None] = []
-    record = car.ledger.begin(make_frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
+@pytest.mark.parametrize("comes", [True, False], ids=["a worker comes", "the run is stopped"])
+def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle], *, comes: bool) -> None:
+    """A closed loop sends every frame, and the worker may be restarting; Ctrl-C must not wait for it."""
+    car = vehicle(worker_wait_s=WAIT_S if comes else 3600.0)
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(car.sender.wait_for_worker()))
     waiting.start()
-    car.announce()
+    if comes:
+        car.announce()
+    else:
+        car.stop.set()
     waiting.join(WAIT_S)
-    assert found == [None]
-
-
-def test_a_stop_ends_the_wait_for_a_worker(vehicle: Callable[..., Vehicle]) -> None:
-    """Ctrl-C must not wait for a worker."""
-    car = vehicle(worker_wait_s=3600.0)
-    found: list[str | None] = []
-    record = car.ledger.begin(make_frame(), clock.now_ns())
-    waiting = threading.Thread(target=lambda: found.append(car.sender.refusal(record)))
-    waiting.start()
-    car.stop.set()
-    waiting.join(WAIT_S)
-    assert found == ["no_worker"]
+    assert found == [comes]
 
 
 def test_the_window_counts_frames_until_their_answer() -> None:
@@ -166,7 +148,11 @@ def test_the_window_counts_frames_until_their_answer() -> None:
     found: list[bool] = []
     waiting = threading.Thread(target=lambda: found.append(window.wait_for_room()))
     waiting.start()
-    window.release()
+    record = make_record()
+    window.ended(record, None)  # It was dropped before it was sent.
+    assert not window.has_room
+    record.row.attempts = 1
+    window.ended(record, None)
     waiting.join(WAIT_S)
     assert found == [True]
     window.acquire()

@@ -1,21 +1,18 @@
 """The writer of the sinks."""
 
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.ledger import PendingResults
 from edge.sinks.sink import FrameResult, Sink
 from edge.sinks.writer import SinkWriter
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.results import ModelResult
-from shared.messages.topics import FrameId
-from shared.stages import Stage
-from tests.edge.samples import CARD, HEIGHT, WIDTH
+from shared.runlog.latency_log import Outcome
+from tests.edge.samples import CARD, HEIGHT, WIDTH, make_record
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -44,7 +41,8 @@ class Recorder:
 
 
 def _record(sequence: int) -> FrameRecord:
-    record = FrameRecord(FrameId("car", "left", "s1", sequence), "/left", sequence, 0, 0, 0, {Stage.DUE: 0})
+    record = make_record(sequence)
+    record.row.outcome = Outcome.ANSWERED
     record.image, record.geometry = (
         np.zeros((HEIGHT, WIDTH, 3), np.uint8),
         plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
@@ -52,19 +50,24 @@ def _record(sequence: int) -> FrameRecord:
     return record
 
 
-def _writer(*sinks: Sink, frames: int = 0) -> SinkWriter:
-    """Makes a writer; the results of frames 0 to `frames` - 1 are pending."""
-    pending = PendingResults()
-    for sequence in range(frames):
-        pending.add(sequence)
-    return SinkWriter(sinks, CARD, pending)
+class Writer(SinkWriter):
+    """A writer, and the numbers of the frames that have not ended."""
+
+    def __init__(self, *sinks: Sink, frames: int = 0) -> None:
+        self.open = set(range(frames))
+        super().__init__(sinks, CARD, lambda: min(self.open, default=frames))
+
+    def put(self, sequence: int) -> None:
+        """Ends a frame with a result."""
+        self.ended(_record(sequence), ANSWER)
+        self.open.discard(sequence)
 
 
-def _write(writer: SinkWriter, sequences: list[int]) -> None:
+def _write(writer: Writer, sequences: list[int]) -> None:
     thread = threading.Thread(target=writer.run)
     thread.start()
     for sequence in sequences:
-        writer.put(_record(sequence), ANSWER)
+        writer.put(sequence)
     writer.end()
     thread.join(WAIT_S)
     assert not thread.is_alive()
@@ -73,7 +76,7 @@ def _write(writer: SinkWriter, sequences: list[int]) -> None:
 def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
     sink = Recorder(in_order=True)
-    _write(_writer(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
+    _write(Writer(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
 
@@ -81,7 +84,7 @@ def test_frames_are_put_in_order() -> None:
 def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
     video, images = Recorder(in_order=True), Recorder(in_order=False)
-    writer = _writer(video, images, frames=100)
+    writer = Writer(video, images, frames=100)
     _write(writer, [*range(1, 100), 0])
     assert video.got == list(range(1, 100))
     assert sorted(images.got) == list(range(100))
@@ -98,16 +101,13 @@ def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
             written[frame.sequence].set()
 
     sink = Follower(in_order=True)
-    pending = PendingResults()
-    for sequence in range(5):
-        pending.add(sequence)
-    writer = SinkWriter([sink], CARD, pending)
+    writer = Writer(sink, frames=5)
     thread = threading.Thread(target=writer.run)
     thread.start()
-    writer.put(_record(2), ANSWER)
-    writer.put(_record(1), ANSWER)
-    pending.remove(0)
-    writer.put(_record(3), ANSWER)
+    writer.put(2)
+    writer.put(1)
+    writer.open.remove(0)
+    writer.put(3)
     assert written[2].wait(WAIT_S)
     assert sink.got == [1, 2]
     writer.end()
@@ -123,11 +123,11 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
         def write(self, frame: FrameResult) -> None:
             written[frame.sequence].set()
 
-    writer = _writer(Follower(in_order=False), Recorder(in_order=True))
+    writer = Writer(Follower(in_order=False), Recorder(in_order=True))
     thread = threading.Thread(target=writer.run)
     thread.start()
     for sequence in (2, 0, 1):
-        writer.put(_record(sequence), ANSWER)
+        writer.put(sequence)
         assert written[sequence].wait(WAIT_S)
     writer.end()
     thread.join(WAIT_S)
@@ -136,13 +136,13 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
 
 def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    writer = _writer(Recorder(in_order=False))
+    writer = Writer(Recorder(in_order=False))
     more = threading.Event()
     for sequence in range(64):
-        writer.put(_record(sequence), ANSWER)
+        writer.put(sequence)
 
     def put_more() -> None:
-        writer.put(_record(64), ANSWER)
+        writer.put(64)
         more.set()
 
     waiting = threading.Thread(target=put_more)
@@ -166,9 +166,9 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
             super().write(frame)
 
     sink = Hanging(in_order=False)
-    writer = _writer(sink)
+    writer = Writer(sink)
     for sequence in range(5):
-        writer.put(_record(sequence), ANSWER)
+        writer.put(sequence)
     writer.end()
     thread = threading.Thread(target=writer.run)
     thread.start()
@@ -183,7 +183,7 @@ def test_a_failed_sink_is_removed_and_reported(caplog: pytest.LogCaptureFixture)
     """The run and the other sinks continue. A full disk is logged when it begins, and once."""
     failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
     healthy = Recorder(in_order=True)
-    writer = _writer(failing, healthy)
+    writer = Writer(failing, healthy)
     _write(writer, list(range(30)))
     assert failing.got == [0, 1]
     assert healthy.got == list(range(30))
@@ -195,7 +195,7 @@ def test_a_failed_sink_is_removed_and_reported(caplog: pytest.LogCaptureFixture)
 
 def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     """The thread of the writer ends with the exception, and `put` stops waiting."""
-    writer = _writer(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
+    writer = Writer(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
     raised: list[type[BaseException]] = []
 
     def run() -> None:
@@ -214,17 +214,17 @@ def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     assert raised == [ZeroDivisionError]
 
 
-def _put_many(writer: SinkWriter) -> None:
+def _put_many(writer: Writer) -> None:
     for sequence in range(200):
-        writer.put(_record(sequence), ANSWER)
+        writer.put(sequence)
     writer.end()
 
 
 def test_without_sinks_no_result_is_queued() -> None:
     """The queue would otherwise be full after 64 frames."""
-    put: Callable[..., None] = _writer().put
+    writer = Writer()
     for sequence in range(200):
-        put(_record(sequence), ANSWER)
+        writer.put(sequence)
 
 
 def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
@@ -235,11 +235,11 @@ def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
         def write(self, frame: FrameResult) -> None:
             got.append(frame)
 
-    writer = _writer(Keeper(in_order=True))
+    writer = Writer(Keeper(in_order=True))
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
-    writer.put(record, ANSWER)
+    writer.ended(record, ANSWER)
     writer.end()
     writer.run()
     np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))

@@ -36,7 +36,8 @@ class Vehicle:
         config = EdgeConfig(vehicle="car", model="tiny", deadline_ms=options.pop("deadline_ms", None))
         self.transport = MqttTransport(bus, config, "s1")
         self.clocks, loads = WorkerClocks(), self.transport.workers.loads
-        self.ledger = Ledger(self.log, config, "s1", stats=self.stats, loads=loads, on_closed=self.window.release)
+        self.ledger = Ledger(self.log, config, "s1", stats=self.stats, loads=loads)
+        self.ledger.listeners.append(self.window.ended)
         self.dispatcher = open_dispatcher(config, self.transport.workers, self.clocks)
         self.sender = Sender(
             self.transport, self.ledger, self.window, node="edge/car/s1", dispatcher=self.dispatcher, **options

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.presenting.presentation import PresentedTick
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
+from edge.sinks.sink import PresentedTick
 from shared.inference.model import Model
 from shared.runlog.presented_log import OutputOrigin
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, direct, noise, pictures, worker
@@ -40,8 +40,8 @@ def test_a_new_presenter_makes_the_outputs_of_a_run(
         assert vehicle.presentation is not None
         vehicle.presentation.listeners.append(ticks.append)
         vehicle.play()
-    assert [tick.output.origin for tick in ticks] == [OutputOrigin.NONE, *[OutputOrigin.WARPED] * (FRAMES - 1)]
+    assert [tick.origin for tick in ticks] == [OutputOrigin.NONE, *[OutputOrigin.WARPED] * (FRAMES - 1)]
     for tick in ticks[1:]:
         assert tick.source_sequence is not None
         mask = direct(model, noise(tick.source_sequence, (HEIGHT, WIDTH, 3))[..., ::-1])
-        np.testing.assert_array_equal(tick.output.result, len(vehicle.card.labels.names) - 1 - mask)
+        np.testing.assert_array_equal(tick.result, len(vehicle.card.labels.names) - 1 - mask)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from cloud.models.loader import ModelLoader
-from edge.presenting.presentation import CAMERA_CHANGED, NO_RESULT, SKIPPED, PresentedTick
+from edge.presenting.presentation import CAMERA_CHANGED, NO_RESULT, SKIPPED
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
+from edge.sinks.sink import PresentedTick
 from shared.inference.model import Model
 from shared.models.repository import Repository
 from shared.runlog.presented_log import OutputOrigin
@@ -71,13 +72,13 @@ def test_every_frame_gets_the_newest_result(embedded_url: str, model: Model, tmp
     """With one frame in flight in a closed loop, the result of the frame before has arrived when a frame is due."""
     with worker(embedded_url, model):
         ticks, rows = played(embedded_url, pictures(tmp_path, FRAMES), tmp_path / "car-held")
-    assert (ticks[0].output.origin, ticks[0].output.reason) == (OutputOrigin.NONE, NO_RESULT)
+    assert (ticks[0].origin, ticks[0].reason) == (OutputOrigin.NONE, NO_RESULT)
     for tick in ticks[1:]:
         source = tick.source_sequence
-        assert tick.output.origin is OutputOrigin.REMOTE
+        assert tick.origin is OutputOrigin.REMOTE
         assert source in (tick.sequence - 1, tick.sequence)  # Its own result, if the presenter is slow to wake up.
         assert tick.presented_ns >= int(rows[source]["t_mask_decoded_ns"])
-        np.testing.assert_array_equal(tick.output.result, direct(model, noise(source, (HEIGHT, WIDTH, 3))[..., ::-1]))
+        np.testing.assert_array_equal(tick.result, direct(model, noise(source, (HEIGHT, WIDTH, 3))[..., ::-1]))
 
 
 class BlockedPresenter:
@@ -109,7 +110,7 @@ def test_frames_are_sent_and_answered_while_the_presenter_works(
         out = tmp_path / "car-blocked"
         ticks, rows = played(embedded_url, pictures(tmp_path, FRAMES), out, release, present="blocked")
     assert count_outcomes(rows) == {("answered", ""): FRAMES}
-    assert [tick.output.reason for tick in ticks] == [NO_RESULT, *[SKIPPED] * (FRAMES - 2), "no_output"]
+    assert [tick.reason for tick in ticks] == [NO_RESULT, *[SKIPPED] * (FRAMES - 2), "no_output"]
 
 
 def test_a_loop_starts_anew_with_each_round(embedded_url: str, model: Model, tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_a_loop_starts_anew_with_each_round(embedded_url: str, model: Model, tmp
     with worker(embedded_url, model):
         out = tmp_path / "car-loop"
         ticks, _ = played(embedded_url, pictures(tmp_path, 4), out, loop=True, frames=12)
-    reasons = [tick.output.reason for tick in ticks]
+    reasons = [tick.reason for tick in ticks]
     assert reasons[0] == NO_RESULT
     assert {reasons[4], reasons[8]} <= {CAMERA_CHANGED, ""}  # Its own result, if the presenter is slow to wake up.
     for tick in ticks:
@@ -153,7 +154,7 @@ def test_reused_and_local_results_are_presented(mosquitto_url: str, tmp_path: Pa
                 {"answered": 2, "reused": 4} if name == "gate" else {"answered_locally": 3, "answered": 3}
             )
             sources = [rows[tick.source_sequence]["outcome"] for tick in ticks if tick.source_sequence is not None]
-            origins = [tick.output.origin for tick in ticks if tick.source_sequence is not None]
+            origins = [tick.origin for tick in ticks if tick.source_sequence is not None]
             assert {"gate": "reused", "cascade": "answered_locally"}[name] in sources
             for outcome, origin in zip(sources, origins, strict=True):
                 assert origin is (OutputOrigin.LOCAL if outcome == "answered_locally" else OutputOrigin.REMOTE)

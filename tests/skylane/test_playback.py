@@ -12,8 +12,7 @@ import pytest
 import skylane
 from analysis.logs.audit import audit
 from edge.config import EdgeConfig
-from edge.presenting.presentation import PresentedTick
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, PresentedTick
 from shared.errors import SkylaneError
 from shared.inference.model import Model
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, read_presented

@@ -66,6 +66,9 @@ class Slots:
         """See Batcher."""
         return not deadline.is_expired(clock.now_ns() + self.latency_ns)
 
+    def count_refusal(self) -> None:
+        """See Batcher."""
+
     def reserve(self) -> bool:
         """See Batcher."""
         self.free -= 1

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.presenting.presentation import PresentedTick
 from edge.presenting.presented_run import PresenterError, open_presentation
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from edge.reuse.local_model import LocalModelError
+from edge.sinks.sink import PresentedTick
 from shared.errors import SkylaneError
 from shared.models.repository import Repository
 from shared.runlog.presented_log import OutputOrigin
@@ -85,8 +85,8 @@ def test_a_presenter_gets_the_local_model(with_local: EdgeConfig) -> None:
     assert record["local_model"]["name"] == with_local.local_model
     assert record["local_model"]["median_ms"] > 0
     (tick,) = presented
-    assert (tick.output.origin, tick.output.reason) == (OutputOrigin.LOCAL, "")
-    np.testing.assert_array_equal(tick.output.result, np.tile(np.repeat([0, 1], 24), (32, 1)))
+    assert (tick.origin, tick.reason) == (OutputOrigin.LOCAL, "")
+    np.testing.assert_array_equal(tick.result, np.tile(np.repeat([0, 1], 24), (32, 1)))
     assert "local model" not in {each.name for each in threading.enumerate()}
 
 

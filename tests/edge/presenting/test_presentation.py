@@ -18,14 +18,14 @@ from edge.presenting.presentation import (
     STOPPED,
     TOO_OLD,
     Presentation,
-    PresentedTick,
 )
 from edge.presenting.presenter import ArrivedResult, HoldPresenter, Output, PresenterParts, Tick
-from edge.sinks.sink import Origin
+from edge.sinks.sink import PresentedTick
 from shared import clock
 from shared.imaging import geometry
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.results import ModelResult
+from shared.runlog.latency_log import Outcome
 from shared.runlog.presented_log import OutputOrigin
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record
 
@@ -53,6 +53,12 @@ class Noting:
         return HoldPresenter(PresenterParts(CARD)).present(tick, newest)
 
 
+def _missing(tick: PresentedTick) -> str:
+    """Returns the reason of a tick without an output."""
+    assert (tick.origin, tick.result) == (OutputOrigin.NONE, None)
+    return tick.reason
+
+
 class Rig:
     """A presentation that runs; the test is the pacer and the receiver."""
 
@@ -78,14 +84,17 @@ class Rig:
         """Makes a frame due and returns its sequence number; `changes`: those of the frame."""
         sequence, self._sequence = self._sequence, self._sequence + 1
         given = frame or replace(make_frame(sequence, camera), **{"stamp_ns": sequence * PERIOD_NS} | changes)
-        self.presentation.offer(make_record(sequence, sequence * PERIOD_NS, given.camera), given)
+        record = make_record(sequence, sequence * PERIOD_NS, given.camera)
+        record.row.frame_stamp_ns = given.stamp_ns
+        self.presentation.offer(record, given)
         return sequence
 
-    def answer(self, sequence: int, origin: Origin = Origin.WORKER, camera: str = "/left") -> Any:
+    def answer(self, sequence: int, outcome: Outcome = Outcome.ANSWERED, camera: str = "/left") -> Any:
         """Lets the result of a frame arrive; returns it."""
         result = np.full((HEIGHT, WIDTH), sequence % 2, np.uint8)
         record = make_record(sequence, sequence * PERIOD_NS, camera)
-        self.presentation.arrived(record, ModelResult(result, "1", "test"), origin)
+        record.row.outcome = outcome
+        self.presentation.ended(record, ModelResult(result, "1", "test"))
         return result
 
     def tick(self, *args: Any, **changes: Any) -> PresentedTick:
@@ -106,7 +115,7 @@ class Rig:
 
     def reasons(self) -> list[tuple[int, str]]:
         """Returns the ticks in the order in which they were presented, with their reasons."""
-        return [(tick.sequence, tick.output.reason) for tick in self.presented]
+        return [(tick.sequence, tick.reason) for tick in self.presented]
 
     def _note(self, tick: PresentedTick) -> None:
         with self._changed:
@@ -127,13 +136,13 @@ def rig() -> Iterator[Rig]:
 
 def test_the_newest_result_is_presented_with_its_age(rig: Rig) -> None:
     """A result of an earlier frame that arrives later is not newer."""
-    assert rig.tick().output == Output(OutputOrigin.NONE, reason=NO_RESULT)
+    assert _missing(rig.tick()) == NO_RESULT
     rig.offer()
     newest = rig.answer(1)
     rig.answer(0)
     tick = rig.tick()
-    assert tick.output.result is newest
-    assert (tick.output.origin, tick.output.reason) == (OutputOrigin.REMOTE, "")
+    assert tick.result is newest
+    assert (tick.origin, tick.reason) == (OutputOrigin.REMOTE, "")
     assert (tick.source_sequence, tick.age_ns) == (1, PERIOD_NS)
     assert (tick.frame_index, tick.stamp_ns, tick.due_ns) == (2, 2 * PERIOD_NS, 2 * PERIOD_NS)
     assert tick.processing_ns is not None
@@ -145,7 +154,7 @@ def test_a_result_that_is_too_old_is_not_presented(rig: Rig) -> None:
     rig.tick()
     rig.answer(0)
     ticks = [rig.tick() for _ in range(22)]
-    assert [tick.output.reason for tick in ticks[-3:]] == ["", TOO_OLD, TOO_OLD]
+    assert [tick.reason for tick in ticks[-3:]] == ["", TOO_OLD, TOO_OLD]
     assert [tick.age_ns for tick in ticks[:2]] == [PERIOD_NS, 2 * PERIOD_NS]
     assert (ticks[-1].age_ns, ticks[-1].source_sequence) == (None, None)
 
@@ -267,7 +276,7 @@ def test_each_camera_has_its_own_presenter_and_results() -> None:
     released.set()
     rig.end()
     assert rig.reasons() == [(0, NO_RESULT), (1, ""), (2, NO_RESULT)]
-    assert rig.presented[1].output.result is result
+    assert rig.presented[1].result is result
     assert rig.presenter.built == 2
 
 
@@ -287,7 +296,7 @@ def test_a_camera_that_changes_starts_anew(rig: Rig, changes: dict[str, Any]) ->
         rig.answer(rig.tick().sequence)
     assert rig.presenter.built == 1
     changed = rig.tick(**changes)
-    assert changed.output == Output(OutputOrigin.NONE, reason=CAMERA_CHANGED)
+    assert _missing(changed) == CAMERA_CHANGED
     assert (rig.presenter.built, rig.presentation.restarts) == (2, 1)
     rig.answer(changed.sequence)
     changes = {**changes, "stamp_ns": changes["stamp_ns"] + PERIOD_NS} if "stamp_ns" in changes else changes
@@ -330,10 +339,10 @@ def test_repeated_and_undecodable_frames_are_ticks(rig: Rig) -> None:
     rig.answer(rig.tick().sequence)
     assert rig.tick(stamp_ns=0).source_sequence == 0
     unreadable = rig.tick(UnreadableFrame("/left", 2, 2 * PERIOD_NS, 0, 0, "the file is cut off"))
-    assert unreadable.output == Output(OutputOrigin.NONE, reason="undecodable: the file is cut off")
+    assert _missing(unreadable) == "undecodable: the file is cut off"
     wrong = rig.tick(pixels=np.zeros((1, 1), np.uint8), layout=Layout.BAYER_RGGB8)
-    assert wrong.output.reason.startswith("undecodable: ")
-    assert rig.tick().output.reason in ("", CAMERA_CHANGED)
+    assert wrong.reason.startswith("undecodable: ")
+    assert rig.tick().reason in ("", CAMERA_CHANGED)
     assert rig.presentation.restarts == 2  # To the wrong size and back.
 
 
@@ -363,7 +372,7 @@ def test_a_presenter_that_fails_is_built_anew(error: Exception | None, reason: s
     rig = Rig(Failing(error))
     rig.thread.start()
     rig.answer(rig.tick().sequence)
-    assert rig.tick().output == Output(OutputOrigin.NONE, reason=reason)
+    assert _missing(rig.tick()) == reason
     assert rig.tick().source_sequence == 0
     assert rig.presenter.built == 2
     rig.end()
@@ -397,9 +406,9 @@ def test_local_answers_count_unless_the_presenter_runs_the_local_model() -> None
     for runs_local, expected in ((False, (OutputOrigin.LOCAL, 0, PERIOD_NS)), (True, (OutputOrigin.NONE, None, None))):
         rig = Rig(runs_local=runs_local)
         rig.thread.start()
-        rig.answer(rig.tick().sequence, Origin.LOCAL)
+        rig.answer(rig.tick().sequence, Outcome.ANSWERED_LOCALLY)
         tick = rig.tick()
-        assert (tick.output.origin, tick.source_sequence, tick.age_ns) == expected
+        assert (tick.origin, tick.source_sequence, tick.age_ns) == expected
         rig.end()
 
 
@@ -416,7 +425,7 @@ def test_a_result_of_the_local_model_has_no_age() -> None:
     rig.thread.start()
     rig.answer(rig.tick().sequence)
     tick = rig.tick()
-    assert tick.output.result is mask
+    assert tick.result is mask
     assert (tick.source_sequence, tick.age_ns) == (None, 0)
     rig.end()
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from edge.config import EdgeConfig
-from edge.presenting.presentation import Presentation, PresentedTick
+from edge.presenting.presentation import Presentation
 from edge.presenting.presented_run import OutputRecorder
-from edge.presenting.presenter import HoldPresenter, Output, PresenterParts
-from edge.sinks.sink import FrameResult, Sink
-from edge.sinks.writer import MissingOutput, backlog
+from edge.presenting.presenter import HoldPresenter, PresenterParts
+from edge.sinks.sink import FrameResult, PresentedTick, Sink
+from edge.sinks.writer import backlog
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, plan
 from shared.runlog.presented_log import OutputOrigin, PresentedLog, read_presented
@@ -31,7 +31,7 @@ class Recorder:
     in_order = True
 
     def __init__(self, on_write: Callable[[FrameResult], object] = lambda _: None) -> None:
-        self.got: list[FrameResult | MissingOutput] = []
+        self.got: list[FrameResult | PresentedTick] = []
         self.is_closed = False
         self._on_write = on_write
 
@@ -40,7 +40,7 @@ class Recorder:
         self._on_write(frame)
         self.got.append(frame)
 
-    def write_missing(self, missing: MissingOutput) -> None:
+    def write_missing(self, missing: PresentedTick) -> None:
         """See MissingOutputSink."""
         self.got.append(missing)
 
@@ -51,14 +51,16 @@ class Recorder:
 
 def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: Any) -> PresentedTick:
     is_missing = origin is OutputOrigin.NONE
-    output = Output(origin, reason="too_old") if is_missing else Output(origin, MASK, flow="quarter")
-    facts = {} if is_missing else {"age_ns": 5, "source_sequence": 0, "processing_ns": 6}
-    given = {"camera": "/left", "frame_index": sequence, "stamp_ns": 1, "source_ns": 2, "due_ns": 3, "presented_ns": 4}
+    facts: dict[str, Any] = {"reason": "too_old"}
+    if not is_missing:
+        facts = {"result": MASK, "flow": "quarter", "age_ns": 5, "source_sequence": 0, "processing_ns": 6}
+    times = {"frame_stamp_ns": 1, "source_ns": 2, "due_ns": 3, "presented_ns": 4}
+    given = {"camera": "/left", "session": "s1", "frame_index": sequence, **times}
     image = {
         "image": np.zeros((HEIGHT, WIDTH, 3), np.uint8),
         "geometry": plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH),
     }
-    return PresentedTick(sequence=sequence, output=output, **{**given, **facts, **image, **fields})
+    return PresentedTick(tick=sequence, origin=origin, **{**given, **facts, **image, **fields})
 
 
 def _record(
@@ -76,7 +78,7 @@ def _record(
     if first_ns is not None:
         presentation.first_ready_ns["/left"] = first_ns
     with PresentedLog(folder) as log:
-        recorder = OutputRecorder(presentation, log, sinks, config, CARD, session="s1")
+        recorder = OutputRecorder(presentation, log, sinks, config, CARD)
         with recorder:
             for tick in ticks:
                 for listener in presentation.listeners:
@@ -89,7 +91,8 @@ def test_sinks_get_every_output_in_order_with_its_origin(tmp_path: Path) -> None
     sink = Recorder()
     _record(tmp_path, [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2, OutputOrigin.LOCAL, source_sequence=None)], sink)
     missing, remote, local = sink.got
-    assert missing == MissingOutput("/left", 0, 0, 1, "too_old")
+    assert isinstance(missing, PresentedTick)
+    assert (missing.camera, missing.sequence, missing.stamp_ns, missing.reason) == ("/left", 0, 1, "too_old")
     assert isinstance(remote, FrameResult)
     assert isinstance(local, FrameResult)
     assert (remote.origin, remote.age_ns, remote.source_sequence, remote.model) == (OutputOrigin.REMOTE, 5, 0, "")

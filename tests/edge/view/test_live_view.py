@@ -17,8 +17,7 @@ import pytest
 
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
-from edge.presenting.presentation import PresentedTick
-from edge.presenting.presenter import Output
+from edge.sinks.sink import PresentedTick
 from edge.view.live_view import LiveView
 from edge.view.viewer import ViewError, bytes_per_s
 from shared import clock
@@ -57,15 +56,15 @@ def tick(sequence: int) -> PresentedTick:
     made = record(sequence)
     result = np.full((8, 12), 1, np.uint8)
     return PresentedTick(
-        "/left", sequence, sequence, 7, 0, clock.now_ns(), clock.now_ns(), Output(OutputOrigin.WARPED, result),
-        age_ns=80_000_000, image=made.image, geometry=made.geometry,  # type: ignore[arg-type]
+        "/left", "s1", sequence, OutputOrigin.WARPED, "", sequence, 7, clock.now_ns(), clock.now_ns(),
+        age_ns=80_000_000, result=result, image=made.image, geometry=made.geometry,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def missing(sequence: int) -> PresentedTick:
     """Returns a tick of another camera without an output."""
-    output = Output(OutputOrigin.NONE, reason="result too old")
-    return replace(tick(sequence), camera="/right", output=output, age_ns=None)
+    facts = {"origin": OutputOrigin.NONE, "reason": "result too old", "result": None, "age_ns": None}
+    return replace(tick(sequence), camera="/right", **facts)  # type: ignore[arg-type]
 
 
 def everything(view: LiveView) -> Callable[[], None]:
@@ -75,10 +74,11 @@ def everything(view: LiveView) -> Callable[[], None]:
 
     def act() -> None:
         number = next(numbers)
-        show(view, record(number))
+        made = record(number)
+        made.row = row(number)
+        show(view, made)
         view.presented(tick(number))
         view.presented(missing(number))
-        view.ended(row(number))
 
     return act
 

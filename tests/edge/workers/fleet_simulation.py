@@ -136,7 +136,7 @@ class FleetSimulation:
         """Sends a frame; `again`: another one when it is answered."""
         chosen = vehicle.dispatcher.choose(tuple(vehicle.in_flight.values()), self.now_ns)
         sequence = next(self._sequence)
-        record = FrameRecord(FrameId(vehicle.name, "left", "s1", sequence), "/left", sequence, 0, 0, 0, {})
+        record = FrameRecord.of(FrameId(vehicle.name, "left", "s1", sequence), "/left")
         record.times[Stage.SENT] = self.now_ns
         if self.is_by_load:
             record.worker, record.expected_ns = chosen.worker or "", chosen.expected_ns

@@ -66,7 +66,7 @@ def test_a_frame_goes_to_the_topic_of_the_chosen_worker_as_a_first_attempt(vehic
     record = vehicle.drive()
     assert vehicle.topics() == ["retries/a/tiny/car/left"]
     assert unpack_frame(vehicle.delivered[0].payload).attempt == 1
-    assert (record.worker, record.dispatch, record.expected_ns) == ("a", "load", 100_000_000)
+    assert (record.worker, record.row.dispatch, record.expected_ns) == ("a", "load", 100_000_000)
     assert [row["dispatch"] for row in read_journal(vehicle.folder)] == ["load"]
 
 
@@ -77,7 +77,7 @@ def test_a_frame_that_reaches_no_worker_goes_to_another_one(vehicle: Dispatching
     vehicle.unsubscribe("a")
     record = vehicle.drive()
     assert vehicle.topics() == ["retries/b/tiny/car/left"]
-    assert (record.worker, record.dispatch, record.attempts) == ("b", "load", 1)
+    assert (record.worker, record.row.dispatch, record.row.attempts) == ("b", "load", 1)
     assert vehicle.drive(1).worker == "b"  # The first worker is not tried again for a second.
     assert vehicle.ledger.counts().retried == 0
     assert not vehicle.rows()
@@ -92,7 +92,7 @@ def test_a_frame_that_no_chosen_worker_gets_goes_to_the_group(vehicle: Dispatchi
     record = vehicle.drive()
     vehicle.settle()
     assert vehicle.topics() == ["frames/tiny/car/left"]
-    assert (record.worker, record.dispatch) == ("", "group")
+    assert (record.worker, record.row.dispatch) == ("", "group")
 
 
 def test_without_any_worker_the_frame_is_dropped(vehicle: DispatchingVehicle) -> None:
@@ -113,7 +113,7 @@ def test_without_mqtt_5_the_broker_deals_the_frames(tmp_path: Path) -> None:
         bus.subscribe(FRAMES.filter(), 1, vehicle.delivered.append)
         with vehicle.log:
             vehicle.join("a")
-            assert vehicle.drive().dispatch == "group"
+            assert vehicle.drive().row.dispatch == "group"
             assert vehicle.topics() == ["frames/tiny/car/left"]
 
 
@@ -136,7 +136,7 @@ def test_the_frames_of_a_killed_worker_are_sent_to_another_at_once(vehicle: Disp
     vehicle.announce("a", NodeState.OFFLINE)
     assert retry(vehicle) == [f"retries/{worker}/tiny/car/left" for worker in "abb"]
     assert unpack_frame(vehicle.delivered[-1].payload).attempt == 2
-    assert (first.worker, first.dispatch, first.attempts, second.attempts) == ("b", "load", 2, 1)
+    assert (first.worker, first.row.dispatch, first.row.attempts, second.row.attempts) == ("b", "load", 2, 1)
 
 
 def test_the_frames_of_a_worker_that_drains_are_not_sent_again(vehicle: DispatchingVehicle) -> None:
@@ -187,7 +187,7 @@ def test_a_retry_that_reaches_no_worker_goes_to_another_one(vehicle: Dispatching
     vehicle.unsubscribe("b")
     vehicle.announce("a", NodeState.OFFLINE)
     assert retry(vehicle)[-1] == "retries/c/tiny/car/left"
-    assert (record.worker, record.attempts) == ("c", 2)
+    assert (record.worker, record.row.attempts) == ("c", 2)
 
 
 def test_a_retry_in_progress_is_not_assigned_again(vehicle: DispatchingVehicle) -> None:

@@ -154,7 +154,7 @@ def attack_vehicle(count: int, seed: int, folder: Path) -> AttackResult:
         clocks = WorkerClocks()
         ledger = Ledger(log, config, "s1", clocks=clocks)
         card = null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH)).card
-        receiver = Receiver(transport, ledger, lambda *_: None, stop, card)
+        receiver = Receiver(transport, ledger, stop, card)
 
         def accounted() -> dict[str, int]:
             """Returns the counts of messages; a frame is lost without a message."""
