@@ -15,7 +15,7 @@ from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import ColourImage, demosaic_method, to_colour
-from shared.imaging.frames import Frame, Layout, Pixels
+from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Geometry, Resize
 from shared.messages.frame import FrameMessage
 from shared.messages.model_card import ModelCard
