@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.logs.problems import Problem, ProblemCollector
 from analysis.logs.text_table import Bools, IntegerColumn, Ints, TextTable, read_table
-from shared.runlog.columns import ADDED, DURATIONS, LATENCY, TEXTS, Column, Kind
+from shared.runlog.columns import ADDED, DURATIONS, LATENCY, TEXTS, Kind, LogColumn
 from shared.runlog.latency_log import CSV_NAME, LogError, Outcome
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
@@ -199,7 +199,7 @@ def _first_row_per_frame(table: TextTable, problems: ProblemCollector) -> TextTa
     return table.where(~repeated)
 
 
-def _numbers(table: TextTable, column: Column, problems: ProblemCollector) -> IntegerColumn:
+def _numbers(table: TextTable, column: LogColumn, problems: ProblemCollector) -> IntegerColumn:
     name, kind = column.name, column.kind
     numbers = table.numbers(column)
     what = "is not a number of milliseconds" if kind in DURATIONS else "is not an integer"

@@ -16,7 +16,7 @@ import pyarrow.csv
 
 from analysis.logs.problems import ProblemCollector
 from shared.files import read_file
-from shared.runlog.columns import Column, Kind
+from shared.runlog.columns import Kind, LogColumn
 from shared.runlog.latency_log import LogError
 
 _MAX_LINE_BYTES = 1 << 16  # Rows of a log are below 3 kB; pyarrow needs a whole line within a block of 1 MB.
@@ -84,7 +84,7 @@ class TextTable:
         """Returns a mask of the cells that contain one of `values`."""
         return _mask(pc.is_in(self.text[name], pa.array(values, pa.string())))
 
-    def numbers(self, column: Column) -> IntegerColumn:
+    def numbers(self, column: LogColumn) -> IntegerColumn:
         """Converts a column of numbers: durations become nanoseconds, decimals millionths."""
         if column.kind in (Kind.INTEGER, Kind.TIME):
             return self.integers(column.name, signed=column.kind is Kind.TIME)

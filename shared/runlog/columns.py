@@ -34,7 +34,7 @@ DURATIONS = (Kind.MILLISECONDS, Kind.SIGNED_MILLISECONDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LogColumn:
     """One column. Files of releases before `since` lack it."""
 
     name: str
@@ -70,7 +70,7 @@ def milliseconds(value_ns: int) -> str:
     return f"{sign}{value_ns // 1_000_000}.{value_ns % 1_000_000:06d}"
 
 
-def cells_of(row_type: type, columns: Iterable[Column]) -> Callable[[Any], dict[str, str]]:
+def cells_of(row_type: type, columns: Iterable[LogColumn]) -> Callable[[Any], dict[str, str]]:
     """Returns a function that makes the cells of a row from its fields; those that are None have none."""
     fields = row_type.__dataclass_fields__  # type: ignore[attr-defined]
     shown = [(each, attrgetter(each.attribute)) for each in columns if each.attribute in fields]
@@ -81,11 +81,11 @@ def cells_of(row_type: type, columns: Iterable[Column]) -> Callable[[Any], dict[
     return cells
 
 
-def _of(kind: Kind, *names: str, since: str = _FIRST) -> tuple[Column, ...]:
-    return tuple(Column(name, kind, since) for name in names)
+def _of(kind: Kind, *names: str, since: str = _FIRST) -> tuple[LogColumn, ...]:
+    return tuple(LogColumn(name, kind, since) for name in names)
 
 
-def _by_name(*groups: Sequence[Column]) -> Mapping[str, Column]:
+def _by_name(*groups: Sequence[LogColumn]) -> Mapping[str, LogColumn]:
     return {column.name: column for group in groups for column in group}
 
 

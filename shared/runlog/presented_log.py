@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 
 from shared.errors import unwritable_message
 from shared.files import open_file
-from shared.runlog.columns import PRESENTED, TEXTS, Column, cells_of
+from shared.runlog.columns import PRESENTED, TEXTS, LogColumn, cells_of
 from shared.runlog.latency_log import LogError, append_whole, created, csv_line, log_full_disk
 
 PRESENTED_NAME = "presented.csv"
@@ -205,7 +205,7 @@ def _row(fields: dict[str, str]) -> PresentedRow:
     return PresentedRow(**texts | numbers | {"origin": OutputOrigin(origin)})
 
 
-def _number(column: Column, text: str) -> int | None:
+def _number(column: LogColumn, text: str) -> int | None:
     value = column.number(text)
     if text and value is None:
         raise ValueError(f"its {column.name} is {text!r}")
