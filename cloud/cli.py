@@ -14,7 +14,7 @@ from cloud.control_cli import control
 from cloud.run import run
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FILE, FullHelpGroup, GroupedCommand, KeyOption, key_options, override
+from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
 from shared.messages.topics import sanitize_name
 from shared.mqtt.broker_options import broker_options
@@ -23,7 +23,7 @@ _LOG = get_logger("cloud")
 _options = partial(key_options, CloudConfig)
 
 
-@click.group(cls=FullHelpGroup)
+@click.group()
 def cloud() -> None:
     """The cloud node: runs models on frames and replies with their results."""
 
@@ -68,7 +68,7 @@ _DAILY = (
 @_options("Operation", "otel", "otel_share", "log_level", "log_format")
 @_options("Advanced", "threads", "decoders", "isolate")
 def serve(config: Path | None, resources: Path | None, **flags: Any) -> None:
-    """Serve models until Ctrl-C, SIGTERM or SIGHUP; accepted frames are finished first."""
+    """Serve models until Ctrl-C, SIGTERM or SIGHUP. Accepted frames are finished first."""
     settings = override(read_yaml(config, CloudConfig) if config else CloudConfig(), flags)
     worker = settings.worker or sanitize_name(f"{socket.gethostname()}-{os.getpid()}")
     settings = settings.model_copy(update={"worker": worker})

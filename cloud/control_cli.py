@@ -57,7 +57,10 @@ class ControlRefusedError(SkylaneError):
 @click.option("--json", "as_json", is_flag=True, help="Print the reply as JSON.")
 @broker_options
 def control(*, verb: str, timeout_s: float | None, operator: str, as_json: bool, **flags: Any) -> None:
-    """Send a request to WORKER: list its models, show the metadata or readiness of a MODEL, load or unload it."""
+    """List the models of WORKER, show one, load or unload it.
+
+    The verbs `metadata` and `ready` show the metadata and the readiness of a MODEL.
+    """
     command = Verb(verb)
     if not flags["model"] and command in (Verb.METADATA, Verb.LOAD, Verb.UNLOAD):
         raise click.UsageError(f"name a model: skylane cloud control {flags['worker']} {verb} MODEL")

@@ -13,7 +13,7 @@ from edge.run import run
 from edge.sources.source import is_live
 from shared.config import read_yaml
 from shared.errors import SkylaneError
-from shared.flags import EXISTING_FILE, FullHelpGroup, GroupedCommand, KeyOption, key_options, override
+from shared.flags import EXISTING_FILE, GroupedCommand, KeyOption, key_options, override
 from shared.logs import LogFormat, configure_logging, get_logger
 from shared.mqtt.broker_options import broker_options
 
@@ -23,7 +23,7 @@ _LOG = get_logger("edge")
 _options = partial(key_options, EdgeConfig)
 
 
-@click.group(cls=FullHelpGroup)
+@click.group()
 def edge() -> None:
     """The vehicle node: sends frames, receives results, logs the latency of every stage."""
 
@@ -64,9 +64,9 @@ _DAILY = (
     help="When ready, print so and wait for a line on standard input.",
 )
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
-    """Play SOURCE (a bag, a video file, a folder of images, camera:0) to a worker and log every frame's latency.
+    """Play SOURCE to a worker, and log the latency of every frame.
 
-    The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame got a result in time.
+    SOURCE is a bag, a video file, a folder of images, or a camera, such as camera:0. The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame got a result in time.
     """
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks and flags["sinks"]:

@@ -73,7 +73,10 @@ class _Build(click.Command):
 @recipe_options
 @click.option("--untrained", is_flag=True, help="Use random weights; every image made with them is stamped.")
 def build(names: tuple[str, ...], repository: Repository, *, untrained: bool, seed: int | None, **options: Any) -> None:
-    """Build models into the repository, with built-in weights, or random ones if there are none."""
+    """Build models into the repository.
+
+    Their weights are the built-in ones, or random ones if there are none.
+    """
     import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
     from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `--help` does not need it.
 

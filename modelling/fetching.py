@@ -42,9 +42,9 @@ def fetch(
     catalogue: Catalogue,
     repository: Repository,
 ) -> None:
-    """Download a network of the catalogue, or the one file (.tflite, .onnx) behind a URL, into the repository.
+    """Download a network of the catalogue, or a file behind a URL.
 
-    Without NAME, list the catalogue.
+    The model goes into the repository. The file is a .tflite or .onnx file. Without NAME, list the catalogue.
     """
     if source is None:
         rows = [(each, *entry.cells, Text(entry.trained_on)) for each, entry in catalogue.models.items()]

@@ -19,7 +19,7 @@ from modelling.fetching import fetch
 from modelling.fusion.tune_cli import tune_fusion
 from modelling.reuse.tune_cli import judge_gate, tune_gate
 from modelling.tables import model_rows, models_table, result_table
-from shared.flags import FullHelpGroup, WholeRange
+from shared.flags import WholeRange
 from shared.imaging.geometry import Resize
 from shared.imaging.image_files import read_image_file
 from shared.imaging.labels import Labels
@@ -51,7 +51,7 @@ def _choice(values: Iterable[str]) -> click.ParamType:  # type: ignore[type-arg]
     return click.Choice([str(each) for each in values])
 
 
-@click.group(cls=FullHelpGroup)
+@click.group()
 def model() -> None:
     """Build, inspect, list, run and evaluate models."""
 
@@ -64,7 +64,7 @@ for each in (build, fetch, quantize, convert_model, tune_gate, judge_gate, tune_
 @MODELS
 @JSON
 def list_models(repository: Repository, *, as_json: bool) -> None:
-    """List the models of the repository, and check that their files match their manifests."""
+    """List the models of the repository, and check their files. A file must have the hash of its manifest."""
     rows = model_rows(repository)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
@@ -108,7 +108,7 @@ def inspect(
     force: bool,
     **stated: Any,
 ) -> None:
-    """Find the input and output of a model's FILE, and write its manifest.
+    """Find the input and output of FILE, and write its manifest.
 
     FILE is a frozen graph (.pb), a SavedModel's, OpenVINO's or ONNX folder, or a Keras, ONNX, TensorFlow Lite or TorchScript
     file. The model is run, so inspect trusted files only. Where a file allows several readings, an error names the option
@@ -157,7 +157,10 @@ def inspect(
 @MODELS
 @DEVICE
 def run(name: str, image: Path, out: Path, repository: Repository, device: str) -> None:
-    """Run MODEL on an IMAGE (JPEG or PNG) without a broker; write the result as text and as PNG files."""
+    """Run MODEL on an IMAGE (JPEG or PNG) without a broker.
+
+    The result is printed as text and written as PNG files.
+    """
     from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
 
     rgb = read_image_file(image)
@@ -187,9 +190,9 @@ def evaluate(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Compare the results of MODEL with a BAG's true labels or boxes, or with the class in --truth.
+    """Compare the results of MODEL with the truth of a BAG.
 
-    The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
+    The truth is the bag's labels or boxes, or the class in --truth. The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
     from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
@@ -256,9 +259,9 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
 @MODELS
 @DEVICE
 def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool, **settings: Any) -> None:
-    """Measure every way to run MODEL on this machine: engine, precision, threads, batch.
+    """Measure every way to run MODEL on this machine.
 
-    The comparison includes every engine that reads the model's file, and the models that were converted from it. Ratios are
+    Engine, precision, threads and batch vary. The comparison includes every engine that reads the model's file, and the models that were converted from it. Ratios are
     relative to the reference with one frame at a time in the same run, and labels are compared with those of the
     reference: the model that MODEL was converted from, else MODEL itself, by TensorFlow if it reads the format.
     """
@@ -289,9 +292,9 @@ def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool,
 @DEVICE
 @click.pass_context
 def verify(ctx: click.Context, names: tuple[str, ...], repository: Repository, device: str, *, as_json: bool) -> None:
-    """Check MODELs, or all models: hash, tensors, equal results of two runs, agreement with the source model.
+    """Check models: hash, tensors, equal results of two runs.
 
-    The exit code is 1 if a model fails.
+    Without MODEL, all are checked. A converted model must agree with its source, too. The exit code is 1 if a model fails.
     """
     from modelling.verification import verify as verify_models  # noqa: PLC0415  As in `bench`.
 

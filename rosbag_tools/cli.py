@@ -26,7 +26,7 @@ from rosbag_tools.verification import verify as findings_of
 from rosbag_tools.verification import without_checksums
 from shared.catalogue import CATALOGUE, Catalogue, fetch_recording
 from shared.errors import SkylaneError
-from shared.flags import FiniteRange, FullHelpGroup, WholeRange
+from shared.flags import FiniteRange, WholeRange
 from shared.imaging.bit_depth import Bits
 from shared.imaging.frames import Layout
 from shared.imaging.labels import labels_from
@@ -60,7 +60,7 @@ def _target(command: _Command) -> _Command:
     return _format(_compression(_force(command)))
 
 
-@click.group(cls=FullHelpGroup)
+@click.group()
 def bag() -> None:
     """Make, inspect, crop and convert rosbags without ROS."""
 
@@ -116,7 +116,10 @@ def make(
     overwrite: bool,
     **options: Any,
 ) -> None:
-    """Render a synthetic drive into the bag OUT: a .bag file for ROS 1, a folder or a .mcap file for ROS 2."""
+    """Render a synthetic drive into the bag OUT.
+
+    OUT is a .bag file for ROS 1, or a folder or .mcap file for ROS 2.
+    """
     if frames is not None and duration_s is not None:
         raise click.UsageError("give --frames or --duration, not both")
     if frames is None:
@@ -159,7 +162,7 @@ def import_(
     rate_hz: float | None,
     **target: Any,
 ) -> None:
-    """Make a bag with true labels of the images and label images in FOLDER."""
+    """Make a bag of the images and label images in FOLDER."""
     if (images is None) != (truth is None):
         raise click.UsageError("give both --images and --truth, or neither")
     if not LAYOUTS[layout].patterns and None in (images, labels):
@@ -179,7 +182,7 @@ def import_(
 @click.argument("path", metavar="BAG", type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: Path, *, as_json: bool) -> None:
-    """Show what BAG contains: topics, types, encodings, resolutions, rates, gaps, duration."""
+    """Show the topics of BAG, with types, resolutions, rates and gaps."""
     report = inspect(path)
     if as_json:
         click.echo(json.dumps(asdict(report), indent=2))
@@ -250,9 +253,9 @@ def convert(path: Path, out: Path, **target: Any) -> None:
     help="Encoding of raw images, of all topics or of one, instead of the recorded one (repeatable).",
 )
 def extract(path: Path, folder: Path, **options: Any) -> None:
-    """Write the frames of BAG to FOLDER as PNG files, in one folder per camera.
+    """Write the frames of BAG to FOLDER as PNG files.
 
-    Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
+    Each camera has its own folder. Frames that cannot be decoded are named. The exit code is 1 if there is a camera of which none can.
     """
     with _progress("extracting", None) as (bar, task):
         extracted = extract_frames(
@@ -274,9 +277,9 @@ def extract(path: Path, folder: Path, **options: Any) -> None:
 @bag.command()
 @click.argument("path", metavar="BAG", type=_PATH)
 def verify(path: Path) -> None:
-    """Read every message of BAG and report those that are truncated, undecodable or implausible.
+    """Read every message of BAG, and report the damaged ones.
 
-    The exit code is 1 if there are any.
+    A message is damaged if it is truncated, undecodable or implausible. The exit code is 1 if there are any.
     """
     with Bag(path) as opened:
         total, unchecked = opened.message_count, without_checksums(opened)

@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import partial
@@ -198,18 +197,6 @@ def _show_all(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         ctx.meta[SHOWS_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
-
-
-class FullHelpGroup(click.Group):
-    """A group whose help shows the whole first sentence of each command, where click cuts it after 45 characters."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See click.Group."""
-        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, command.get_short_help_str(sys.maxsize)) for name, command in commands if command is not None]
-            )
 
 
 def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:

@@ -15,22 +15,16 @@ from shared.quiet import with_switch
 
 COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow nor OpenCV.
     "bag": CommandEntry("rosbag_tools.cli:bag", "edge", "Create, inspect, edit and convert rosbags, without ROS."),
-    "batch": CommandEntry(
-        "ops.batch.cli:batch", "batch", "Run a model over a library of bags: masks, and a table of label shares."
-    ),
+    "batch": CommandEntry("ops.batch.cli:batch", "batch", "Run a model over a library of bags."),
     "broker": CommandEntry("ops.broker.cli:broker", "broker", "Run an MQTT broker on this machine."),
     "cloud": CommandEntry("cloud.cli:cloud", "cloud", "Run a cloud worker, which answers frames with masks."),
-    "demo": CommandEntry(
-        "ops.demo:demo", "demo", "Run the whole pipeline on this machine: bag, broker, cloud, edge, masks."
-    ),
+    "demo": CommandEntry("ops.demo:demo", "demo", "Run the whole pipeline on this machine: bag, broker, cloud, edge."),
     "doctor": CommandEntry(
         "ops.doctor.cli:doctor",
         "edge",
-        "Check this machine, the broker and the workers, and say what mends each fault.",
+        "Check this machine, the broker and the workers; name what to do.",
     ),
-    "edge": CommandEntry(
-        "edge.cli:edge", "edge", "Run a vehicle node, which sends frames, receives masks and logs every stage."
-    ),
+    "edge": CommandEntry("edge.cli:edge", "edge", "Run a vehicle node, which sends frames and logs every stage."),
     "health": CommandEntry("shared.health:health", "edge", "Check that a worker or a vehicle is online."),
     "link": CommandEntry("ops.link.cli:link", "edge", "Emulate a link with known faults, between vehicle and broker."),
     "model": CommandEntry("modelling.model_cli:model", "cloud,edge", "Build, inspect, run and evaluate models."),

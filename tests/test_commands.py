@@ -1,6 +1,7 @@
 """Requirements on every command: help, usage errors and ranges of numbers."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,20 +53,34 @@ def help_pages() -> dict[str, list[list[object]]]:
         "import json; from tests.test_commands import COMMANDS, invoke; "
         "print(json.dumps({' '.join(path): [invoke(*path, '-h'), invoke(*path, '--help')] for path in COMMANDS}))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    terminal = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=terminal, capture_output=True, text=True, check=True
+    )
     pages: dict[str, list[list[object]]] = json.loads(done.stdout)
     return pages
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_every_command_takes_h_for_help(help_pages: dict[str, list[list[object]]], path: Path) -> None:
-    """`-h` and `--help` print the same text at every level, and no description of a command is cut."""
+    """`-h` and `--help` print the same text at every level."""
     short, long = help_pages[" ".join(path)]
     code, page = short
     assert code == 0
     assert str(page).startswith("Usage: ")
-    assert "..." not in str(page).partition("Commands:\n")[2]
     assert long == short
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, command in COMMANDS.items() if isinstance(command, click.Group)], ids=" ".join
+)
+def test_the_help_of_a_group_has_a_line_for_every_command(
+    help_pages: dict[str, list[list[object]]], path: Path
+) -> None:
+    """In a terminal of 80 columns, no description is cut, which click shows as "...", or goes on in a second line."""
+    lines = str(help_pages[" ".join(path)][0][1]).partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines] == [each[-1] for each in COMMANDS if each[:-1] == path and each]
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -34,7 +34,6 @@ from cloud.models.loader import ModelLoader
 from ops.processes.child import Child, cli_flags
 from ops.processes.deployment import GRPC_TRANSPORTS, Deployment
 from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings, model_inputs
-from shared.flags import FullHelpGroup
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
 from shared.models.repository import Repository
@@ -333,7 +332,7 @@ def _compare_unless_subcommand(context: click.Context, /, **settings: Any) -> No
         _command.callback(**settings)
 
 
-baselines = FullHelpGroup(
+baselines = click.Group(
     "baselines",
     callback=_compare_unless_subcommand,
     params=_command.params,

@@ -235,7 +235,10 @@ class Skylane:
 
 
 def measure(plan: NoScopePlan, run: BenchRun) -> dict[str, Any]:
-    """Compare with Distributed NoScope, reproduced: difference detector, small network, several servers."""
+    """Compare with Distributed NoScope, as reproduced here.
+
+    It has a difference detector, a small network, and several servers.
+    """
     check_given_once(plan.bags)
     bags = plan.bags or tuple(_rendered(plan, seed, run) for seed in plan.seeds)
     drives = [read_drive(bag, plan.frames) for bag in bags]

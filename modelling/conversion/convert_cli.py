@@ -48,7 +48,7 @@ def convert_model(
     new_name: str | None,
     force: bool,
 ) -> None:
-    """Convert MODEL to another format as a new model, and report the share of labels that stay the same."""
+    """Convert MODEL to another format as a new model. The share of labels that stay the same is reported."""
     convert = import_module("modelling.conversion.conversion").convert  # Its imports are slow; `list` needs none.
     card = repository.find(name).card()
     suffix = target.replace("_", "-") if precision == Precision.FP32 else f"{target.replace('_', '-')}-{precision}"
@@ -109,7 +109,7 @@ def quantize(
     new_name: str | None,
     force: bool,
 ) -> None:
-    """Write MODEL with fewer bits as a new model for OpenVINO, and report the loss of accuracy on other frames."""
+    """Write MODEL with fewer bits as a new model for OpenVINO. The loss of accuracy on other frames is reported."""
     # Imported here, because OpenVINO takes seconds to import and `list` does not need it.
     from modelling import quantization  # noqa: PLC0415
 

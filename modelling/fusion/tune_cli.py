@@ -56,9 +56,9 @@ def tune_fusion(
     repository: Repository,
     device: str,
 ) -> None:
-    """Measure on SOURCEs how reliable the results of two models are at each age, and write it to a fusion file.
+    """Measure how reliable the results of two models are by age.
 
-    A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. At 30 Hz they also have the
+    The reliability on SOURCEs is written to a fusion file. A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. At 30 Hz they also have the
     ages of faster cameras. Both models run once on each frame, and are compared with true labels or boxes; without them,
     with the reference model's own results, where the result of the next frame confirms them. `--present fuse` then chooses
     between the result of the reference model, moved to now, and that of the local model. Without true labels it takes the

@@ -78,9 +78,9 @@ def tune_gate(
     map_file: Path | None,
     **limits: Any,
 ) -> None:
-    """Find the thresholds with which a vehicle sends the fewest frames of SOURCEs, and write them to a tuning file.
+    """Find the thresholds that send the fewest frames of SOURCEs.
 
-    A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. Both models run once on
+    The thresholds are written to a tuning file. A SOURCE is a bag, a video file or a folder of images; of several cameras, the first is used. Both models run once on
     each frame; then vehicles with many thresholds are simulated. The chosen thresholds lose at most --loss points of
     accuracy (mean IoU, accuracy of a classifier, or mean average precision) against the reference model, on these SOURCEs
     and, with 95 % confidence, on others. Without true labels, the points are of agreement with the reference model's own
@@ -157,9 +157,9 @@ def judge_gate(
     repository: Repository,
     device: str,
 ) -> None:
-    """Measure what tuned thresholds cost and save on SOURCEs that they were not tuned on.
+    """Measure what tuned thresholds cost and save on new SOURCEs.
 
-    For each SOURCE (a bag, a video file or a folder of images): the share of frames that are sent, reused and answered
+    Give other SOURCEs than those of the tuning. For each SOURCE (a bag, a video file or a folder of images): the share of frames that are sent, reused and answered
     locally, the reference model's accuracy, and the points of it that are lost by the gate, by the cascade, and by both.
     Without true labels, the agreement with the reference model's own results replaces its accuracy. Intervals are
     Student's, over the SOURCEs.

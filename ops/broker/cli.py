@@ -11,14 +11,14 @@ from rich.console import Console
 from ops.broker.broker import Broker, BrokerKind
 from ops.broker.mosquitto import BrokerError
 from shared.errors import MissingExtraError, SkylaneError
-from shared.flags import FullHelpGroup, WholeRange, topic_name
+from shared.flags import WholeRange, topic_name
 from shared.terminal_table import Table
 
 _DAYS = 90
 _POLL_S = 0.5
 
 
-@click.group(cls=FullHelpGroup, invoke_without_command=True)
+@click.group(invoke_without_command=True)
 @click.option(
     "--port", type=WholeRange(0, 65535), default=1883, show_default=True, help="TCP port; 0 takes a free one."
 )
@@ -158,9 +158,9 @@ def certs(
     again: bool,
     renew_list: bool,
 ) -> None:
-    """Issue certificates with the authority in FOLDER, which is created if it does not exist.
+    """Issue certificates with the authority in FOLDER.
 
-    Valid certificates are kept. Give each node only ca.crt and its own two files. The revocation list, crl.pem, is
+    The authority is created if it does not exist. Valid certificates are kept. Give each node only ca.crt and its own two files. The revocation list, crl.pem, is
     renewed by every call, for a year, never for less than before: give it to the broker before it expires.
     """
     try:

@@ -10,7 +10,7 @@ from analysis.study.axes import AXES, Axes, known_values
 from analysis.study.scenarios import SCENARIOS
 from analysis.study.study_plan import model_names
 from shared.errors import UnknownNameError
-from shared.flags import FullHelpGroup, WholeRange
+from shared.flags import WholeRange
 from shared.models.repository import default_root
 from shared.package_data import shipped
 from shared.terminal_table import Table
@@ -20,7 +20,7 @@ _models = click.option(
 )
 
 
-@click.group(cls=FullHelpGroup)
+@click.group()
 def study() -> None:
     """Run studies: all combinations of models, engines, codecs, loads and links, several times, into one table."""
 
@@ -53,7 +53,7 @@ def list_axes(models: Path | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Show the runs in their order without running them.")
 @_models
 def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, dry_run: bool) -> None:
-    """Run or resume the study of FILE; then write its tables and its report.
+    """Run or resume the study of FILE; write its tables and report.
 
     FILE is a YAML file, or the name of an included study, such as `quick`.
     """

@@ -29,8 +29,8 @@ def models(tmp_path: Path) -> Path:
     (tmp_path / "labels.yaml").write_text("- {name: dark, colour: [0, 0, 0]}\n- {name: light, colour: [0, 255, 0]}\n")
     folder = tmp_path / "models" / "bright"
     assert "wrote" in _run("inspect", path, "--write", folder, "--labels", tmp_path / "labels.yaml").stdout
-    with (folder / "model.yaml").open("a") as manifest:
-        manifest.write("trained: false\n")
+    manifest = folder / "model.yaml"
+    manifest.write_text(manifest.read_text().replace("trained: true", "trained: false"))
     return tmp_path / "models"
 
 

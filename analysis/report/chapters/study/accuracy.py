@@ -5,7 +5,7 @@ import pandas as pd
 
 from analysis.report.chapters.streaming import AT_TICK, FOR_TICK, MEASURES, error_bars
 from analysis.report.chapters.traces import axis, axis_from_zero, points
-from analysis.report.content import Caution, Chapter, Chart, Paragraph, ReportTable, TableRow
+from analysis.report.content import Chapter, Chart, Paragraph, ReportTable, TableRow
 from analysis.report.data.report_input import ReportedCell, StudyLog
 from analysis.report.output.number_format import number
 from analysis.report.stage_styles import SERIES
@@ -65,7 +65,6 @@ def _table(cells: pd.DataFrame, note: str) -> ReportTable:
 
 _ACCURACY, _ALL_TICKS, _CEILING = "at_tick_mean_iou", "at_tick_mean_iou_all_ticks", "mean_iou"
 _MADE, _AFTER_DUE = "for_tick_mean_iou", ("after_due_p50_ms", "after_due_p95_ms")
-_EARLIER = "streaming_mean_iou"  # The column of earlier versions.
 _AGES = ("output_age_p50_ms", "output_age_p95_ms")
 _COUNTS = ("ticks_scored", "ticks_without_output")
 _DIGITS = 3
@@ -77,12 +76,6 @@ def streaming_chapter(study: StudyLog) -> Chapter | None:
     """Returns the streaming accuracy of each cell; None if the study did not measure it."""
     runs = study.runs.reindex(columns=["cell", _ACCURACY, _ALL_TICKS, _MADE, _CEILING, *_AGES, *_AFTER_DUE, *_COUNTS])
     runs = runs[runs[[_ACCURACY, _ALL_TICKS]].notna().any(axis=1)]  # A run without any output has the second only.
-    if runs.empty and _EARLIER in study.runs and study.runs[_EARLIER].notna().any():
-        text = (
-            f"An earlier version measured this study: its {_EARLIER} in runs.csv counts each output for its tick, however long "
-            "after the tick was due it was ready. Run the study again for the accuracy at the tick."
-        )
-        return Chapter("streaming", "Streaming accuracy", (Caution(text),))
     if runs.empty:
         return None
     cells = [(cell, rows) for cell in study.cells if len(rows := runs[runs["cell"] == cell.key])]

@@ -13,7 +13,7 @@ from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.chapters.streaming import AT_TICK
 from analysis.report.chapters.study import accuracy, bursts, overhead, utilization
 from analysis.report.chapters.study import cells as study_chapters
-from analysis.report.content import Caution, Chapter, Paragraph, ReportContent, ReportTable
+from analysis.report.content import Chapter, Paragraph, ReportContent, ReportTable
 from analysis.report.data.report_input import ReportInput, StudyLog, load_study
 from analysis.report.document import report_of
 from analysis.report.results import report_json
@@ -348,17 +348,6 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
     assert [trace["name"] for trace in chart.traces] == ["no presenter", "warp"]
     assert [trace["x"] for trace in chart.traces] == [[200.0], [190.0]]
     assert chart.traces[1]["error_y"]["array"] == [0.0]
-
-
-def test_the_accuracy_of_an_earlier_version_is_named(tmp_path: Path) -> None:
-    """It counted outputs that were not ready at their tick, so that it is neither shown as another measure nor left out."""
-    folder = _study(tmp_path, {"a": {"present": "none"}}, {})
-    pd.read_csv(folder / "runs.csv").assign(streaming_mean_iou=0.4).to_csv(folder / "runs.csv", index=False)
-    chapter = accuracy.streaming_chapter(load_study(folder))
-    assert chapter is not None
-    (caution,) = chapter.parts
-    assert isinstance(caution, Caution)
-    assert "Run the study again for the accuracy at the tick" in caution.text
 
 
 def test_the_best_cell_is_best_over_all_ticks(tmp_path: Path) -> None:
