@@ -16,9 +16,8 @@ import skylane
 from cloud.config import CloudConfig
 from edge.config import EdgeConfig
 from edge.ledger import RunCounts
-from edge.presenting.presentation import PresentedTick
 from edge.run_record import ended, started
-from edge.sinks.sink import FrameResult
+from edge.sinks.sink import FrameResult, PresentedTick
 from shared.resources.sampler import COLUMNS as RESOURCE_COLUMNS
 from shared.runlog.latency_log import COLUMNS as LATENCY_COLUMNS
 from shared.runlog.presented_log import COLUMNS as PRESENTED_COLUMNS
