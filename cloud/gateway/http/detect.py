@@ -24,12 +24,12 @@ from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from shared import clock
-from shared.imaging import geometry, image_codecs, mask_codecs
+from shared.imaging import geometry, image_codecs
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
 from shared.imaging.image_header import read_header
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
 from shared.messages.model_card import ModelCard
@@ -243,7 +243,7 @@ def _mask_fields(card: ModelCard, mask: Mask, plan: Geometry) -> dict[str, Any]:
         for class_id in np.argsort(-counts, kind="stable").tolist()
         if counts[class_id]
     ]
-    png = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
+    png = image_codecs.encode_mask(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
     return {"shares": shares, "mask": base64.b64encode(png).decode()}
 
 
