@@ -15,9 +15,8 @@ from cloud.preflight import limit_connections
 from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.batching import Batcher
 from cloud.serving.decoding import Decoder
-from cloud.serving.load_meter import InFlight, LoadMeter
 from cloud.serving.replies import Postprocessor, Replier
-from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.served_models import InFlight, LoadMeter, ServedModel, ServedModels
 from cloud.serving.submission import Submission
 from shared.errors import SkylaneError
 from shared.imaging.image_codecs import ImageLimits

@@ -15,9 +15,9 @@ from edge.view.viewer import LOOPBACK, VIEWERS, bytes_per_s
 from edge.workers.dispatcher import DISPATCHERS
 from shared.config import OneOf, parsed_by, setting
 from shared.imaging.bit_depth import Bits
+from shared.imaging.codec import MASK_CODECS
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages.frame import RequestOptions
 from shared.messages.msgpack_reader import VERSION_NAME
 from shared.messages.topics import validate_name

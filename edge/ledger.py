@@ -445,15 +445,15 @@ class VehicleFrameLog:
 
     def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
         """Logs a frame that ended without a result in time. See FrameListener."""
-        row = record.row
-        if row.outcome.has_result:
+        row, outcome = record.row, record.row.outcome
+        if outcome.has_result:
             return
         # The vehicle has few reasons to drop a frame; a worker could send a new reason with every frame.
-        kind = row.reason.partition(":")[0] if row.outcome is Outcome.DROPPED else ""
+        kind = row.reason.partition(":")[0] if outcome is Outcome.DROPPED else ""
         fields = {"camera": record.id.camera, "frame_id": str(record.id), "reason": row.reason}
         if row.worker:
             fields["worker"] = row.worker
-        self._limited.warning((row.outcome, kind), f"frame {row.outcome.value}", **fields)
+        self._limited.warning((outcome, kind), f"frame {outcome.value}", **fields)
 
     def sent_again(self, frame_id: FrameId, worker: str, silent_ns: int) -> None:
         """Logs a frame that was sent again, to `worker`, after `silent_ns` without a reply."""

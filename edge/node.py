@@ -117,8 +117,17 @@ class EdgeNode:
         self._retrier = Retrier(sender, policy, stats, self.clocks)
         self._writer = SinkWriter(sinks, card, ledger.first_open)
         step = None if settings.reuse is None else ReuseStep(settings.reuse, ledger, self._writer, card, waits)
-        images = PreparedImages() if presentation is None else presentation.images
-        self._pipeline = Pipeline(self._queue, window, sender, ledger, card, config, images, step)
+        self._pipeline = Pipeline(
+            queue=self._queue,
+            window=window,
+            sender=sender,
+            ledger=ledger,
+            card=card,
+            config=config,
+            options=config.want,
+            images=PreparedImages() if presentation is None else presentation.images,
+            reuse=step,
+        )
         self._last_minute = LastMinute()
         # A result is known to the presenter and the gate before the window has room for the next frame. The sinks are last,
         # as they may be slow.

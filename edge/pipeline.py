@@ -17,7 +17,7 @@ from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import ColourImage, demosaic_method, to_colour
 from shared.imaging.frames import Frame, Pixels
 from shared.imaging.geometry import Geometry, Resize
-from shared.messages.frame import FrameMessage
+from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.stages import Stage
 
@@ -84,6 +84,7 @@ class Pipeline:
     ledger: Ledger
     card: ModelCard
     config: EdgeConfig
+    options: RequestOptions  # The form of the results that the worker returns.
     images: PreparedImages  # Receives every prepared image.
     reuse: ReuseStep | None = None  # With it, a frame needs room in the window only when it has to be sent.
 
@@ -113,7 +114,7 @@ class Pipeline:
             return "stopped"
         try:
             self._preprocess(frame, record)
-            message = encode(record, self.card, self.config)
+            message = encode(record, self.card, self.config, self.options)
         except SkylaneError as error:
             return f"undecodable: {error}"
         self.sender.send(record, message)
@@ -146,7 +147,7 @@ class Pipeline:
         if reason is not None:
             return reason
         try:
-            message = encode(record, self.card, self.config)
+            message = encode(record, self.card, self.config, self.options)
         except SkylaneError as error:
             return f"undecodable: {error}"
         while reason is None and not self.window.has_room:  # Only in a closed loop.
@@ -189,7 +190,7 @@ def prepare(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConf
         SkylaneError: the frame cannot be demosaiced or encoded as configured.
     """
     preprocess(frame, record, card, config)
-    return encode(record, card, config)
+    return encode(record, card, config, config.want)
 
 
 def preprocess(frame: Frame, record: FrameRecord, card: ModelCard, config: EdgeConfig) -> ColourImage:
@@ -223,7 +224,7 @@ def colour_image(frame: Frame, card: ModelCard, settings: ColourSettings) -> tup
     return to_colour(frame.pixels, frame.layout, card.layout, method), plan
 
 
-def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMessage:
+def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig, options: RequestOptions) -> FrameMessage:
     """Encodes the image of a frame that was resized.
 
     Raises:
@@ -246,5 +247,5 @@ def encode(record: FrameRecord, card: ModelCard, config: EdgeConfig) -> FrameMes
         stamp_ns=record.row.frame_stamp_ns,
         data=data,
         deadline=record.deadline,
-        options=config.want,
+        options=options,
     )

@@ -21,9 +21,9 @@ from edge.workers.dispatcher import DISPATCHERS
 from shared.config import Section
 from shared.flags import override
 from shared.imaging.bit_depth import Bits
+from shared.imaging.codec import MASK_CODECS
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.imaging.mask_codecs import MASK_CODECS
 from shared.inference.table import AUTO, ENGINES
 from shared.logs import LEVELS, LogFormat
 from shared.models.manifest import Precision

@@ -21,8 +21,8 @@ import requests
 from bench.baselines.images import ColourImage, Timer, fit, to_colour_image
 from ops.processes.child import BenchError, serve
 from ops.processes.playback import first_frames
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import MANIFEST_NAME, OutputKind, OutputSection

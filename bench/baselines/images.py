@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.imaging.bayer import to_colour
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.labels import Labels
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 
 ColourImage = npt.NDArray[np.uint8]  # H×W×3.

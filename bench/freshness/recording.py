@@ -18,7 +18,7 @@ from modelling.evaluation.streaming import Mask
 from modelling.fusion.recording import labels_in_input
 from rosbag_tools.drive.scene import WEATHERS, Drive
 from rosbag_tools.drive.sensor import Sensor
-from shared.imaging import geometry, image_codecs, mask_codecs
+from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry
@@ -188,7 +188,7 @@ def _write(
         local.append(local_output({name: values[0] for name, values in outputs.items()}, resize, local_model))
         encoded = (
             image_codecs.encode(images[index], Layout.RGB8, _VEHICLE.codec, _VEHICLE.quality),
-            mask_codecs.encode(remote[index], _VEHICLE.mask_codec),
+            image_codecs.encode_mask(remote[index], _VEHICLE.mask_codec),
         )
         sizes.append([len(each) for each in encoded])
         on_frame(index + 1)

@@ -23,7 +23,7 @@ from edge.transports.transport import TRANSPORTS
 from ops.processes.child import cli_flags, free_ports
 from ops.processes.deployment import Deployment
 from shared.errors import SkylaneError
-from shared.imaging.mask_codecs import MASK_CODECS
+from shared.imaging.codec import MASK_CODECS
 
 OURS = "skylane"
 NAMES = (OURS, *PEERS)

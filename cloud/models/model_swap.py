@@ -5,8 +5,7 @@ from time import perf_counter_ns, sleep
 
 from cloud.frontend import Frontend
 from cloud.models.loader import ModelLoader
-from cloud.serving.load_meter import InFlight
-from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.served_models import InFlight, ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.inference.model import Model
 from shared.logs import get_logger

@@ -11,10 +11,9 @@ from typing import NamedTuple
 from cloud.frontend import Frontend
 from cloud.serving.admission import Admission, CircuitBreaker
 from cloud.serving.errors import ApiError, ErrorCode
-from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier
 from cloud.serving.request import EXPIRED_IN_QUEUE, Refusal, Request
-from cloud.serving.served_models import ServedModel, ServedModels
+from cloud.serving.served_models import InFlight, ServedModel, ServedModels
 from shared.inference.engine import Outputs
 from shared.messages.frame import FrameHeader, FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard

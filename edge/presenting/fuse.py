@@ -19,10 +19,10 @@ from edge.presenting.warp import doubt_of, moved_output
 from edge.reuse.local_model import LocalModel, scaled_mask
 from shared.imaging import boxes, geometry
 from shared.imaging.boxes import pairwise_iou
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize
 from shared.imaging.image_files import ImageArray
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard

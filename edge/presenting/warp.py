@@ -18,8 +18,8 @@ from edge.presenting.flow import (
 )
 from edge.presenting.presenter import ArrivedResult, Output, PresenterParts, Tick
 from shared.imaging import boxes
+from shared.imaging.codec import Mask
 from shared.imaging.geometry import Geometry
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.results import Detections, Result
 from shared.runlog.presented_log import OutputOrigin

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge.sinks.sink import FrameResult
+from shared.imaging.codec import Mask
 from shared.imaging.geometry import UNSEEN, to_source
-from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Detections
 from shared.messages.topics import CameraNames, result_topic

@@ -9,9 +9,9 @@ import numpy as np
 from edge.sinks.sink import FrameResult, SinkError
 from shared.errors import unwritable_message
 from shared.files import write_file
+from shared.imaging.codec import Mask
 from shared.imaging.geometry import UNSEEN
 from shared.imaging.image_files import ImageArray, stamp_untrained
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.task import task_named

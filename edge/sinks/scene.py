@@ -10,9 +10,9 @@ import numpy as np
 from edge.sinks.rendering import input_image, input_mask, mark_untrained, resized
 from edge.sinks.sink import FrameResult
 from shared.imaging import boxes, image_codecs
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout
 from shared.imaging.image_files import ImageArray, stamp
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections

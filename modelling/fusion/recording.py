@@ -12,10 +12,10 @@ from edge.presenting.presenter import Tick
 from edge.presenting.warp import moved_mask
 from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, prepared
 from modelling.evaluation.detection import TrueBoxes
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
 from shared.imaging.image_files import ImageArray
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
 from shared.tasks.detection import objects

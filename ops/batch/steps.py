@@ -22,8 +22,8 @@ from rosbag_tools.reading.frames import BagSource
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
-from shared.imaging.mask_codecs import Mask
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
 

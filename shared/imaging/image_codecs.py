@@ -1,4 +1,4 @@
-"""Encoding of frames for transmission, and validated decoding of untrusted data; the codecs themselves are in `built_in_codecs`."""
+"""Encoding of frames and masks for transmission, and validated decoding of untrusted data; the codecs are in `built_in_codecs`."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,22 @@ import numpy as np
 from shared.compression import Buffer
 from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
-from shared.imaging.codec import IMAGE_CODECS, image_codec
+from shared.imaging.codec import IMAGE_CODECS, Mask, image_codec, mask_codec
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.image_header import read_header
-from shared.imaging.opencv import MAX_SIDE
+from shared.imaging.opencv import MAX_PIXELS, MAX_SIDE
 
-__all__ = ["IMAGE_CODECS", "MAX_QUALITY", "ImageCodecError", "ImageLimits", "decode", "encode", "image_size"]
+__all__ = [
+    "IMAGE_CODECS",
+    "MAX_QUALITY",
+    "ImageCodecError",
+    "ImageLimits",
+    "decode",
+    "decode_mask",
+    "encode",
+    "encode_mask",
+    "image_size",
+]
 
 MAX_QUALITY = 100
 
@@ -113,3 +123,39 @@ def _check_shape(layout: Layout, shape: tuple[int, ...], limits: ImageLimits) ->
 
 def _by(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape))
+
+
+_UINT8 = np.dtype(np.uint8)  # Comparing a dtype with np.uint8 itself is slow.
+
+
+def encode_mask(mask: Mask, codec: str) -> Buffer:
+    """Encodes a mask of H×W uint8 class ids by a codec of `MASK_CODECS`.
+
+    Raises:
+        UnknownNameError: The codec is unknown.
+        SkylaneError: The mask has another dtype or shape, or is too large.
+    """
+    if mask.dtype != _UINT8 or mask.ndim != 2:  # noqa: PLR2004  Rows and columns.
+        raise SkylaneError(f"mask is {mask.dtype} of shape {mask.shape}: give uint8 class ids of shape height × width")
+    _check_sides(*mask.shape)
+    return mask_codec(codec).encode(np.ascontiguousarray(mask))
+
+
+def decode_mask(data: Buffer, codec: str, shape: tuple[int, int]) -> Mask:
+    """Decodes a mask of a known shape to H×W uint8; read-only for `raw`, `lz4` and `zstd`. Checks every size before allocating memory.
+
+    Raises:
+        UnknownNameError: The codec is unknown.
+        SkylaneError: The data is not a mask of this shape.
+    """
+    decoder = mask_codec(codec)
+    _check_sides(*shape)
+    try:
+        return decoder.decode(data, *shape)
+    except SkylaneError as error:
+        raise SkylaneError(f"mask of {shape[0]}×{shape[1]}: {error}") from error
+
+
+def _check_sides(height: int, width: int) -> None:
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        raise SkylaneError(f"mask is {height}×{width}: send sides from 1 to {MAX_SIDE} and at most {MAX_PIXELS} pixels")

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.messages.msgpack_reader import Name, Nanoseconds
-from shared.messages.schema import Schema
+from shared.messages.msgpack_reader import Name, Nanoseconds, Schema
 from shared.messages.topics import NAME
 
 MAX_PROBE_BYTES = 512  # Size limit of a probe or an echo; three names of 64 characters fit.

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from shared.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.model_card import ModelCard, check_card
-from shared.messages.msgpack_reader import MAX_ITEMS, VERSION, MessageError, Milliseconds, Name, Text, Version
-from shared.messages.schema import Schema
+from shared.messages.msgpack_reader import MAX_ITEMS, VERSION, MessageError, Milliseconds, Name, Schema, Text, Version
 from shared.messages.topics import TopicNameError, validate_name
 
 CONTROL_CONTENT_TYPE = "application/vnd.skylane.control+msgpack"

@@ -25,12 +25,12 @@ from shared.messages.msgpack_reader import (
     MessageError,
     Name,
     Nanoseconds,
+    Schema,
     Side,
     Text,
     Version,
     brief,
 )
-from shared.messages.schema import Schema
 from shared.messages.topics import FrameId, TopicNameError
 from shared.stages import Stage, Stamp
 from shared.task import DEFAULT_TASK, TASKS, task_named

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from shared.messages.msgpack_reader import MAX_ITEMS, Milliseconds, Name
-from shared.messages.schema import Schema
+from shared.messages.msgpack_reader import MAX_ITEMS, Milliseconds, Name, Schema
 
 MAX_REPORT_BYTES = 1 << 16  # Enough for 256 models with the longest names; vehicles keep one report per worker.
 

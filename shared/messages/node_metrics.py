@@ -5,8 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from shared.messages.msgpack_reader import Milliseconds, Name
-from shared.messages.schema import Schema
+from shared.messages.msgpack_reader import Milliseconds, Name, Schema
 
 METRICS_INTERVAL_NS = 2_000_000_000  # Shortest time between two reports of a node.
 MAX_METRICS_BYTES = 1 << 12

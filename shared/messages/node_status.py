@@ -9,8 +9,7 @@ from msgspec import Meta
 from shared.compression import Buffer
 from shared.imaging.labels import MAX_LABELS
 from shared.messages.model_card import ModelCard, check_card
-from shared.messages.msgpack_reader import Name
-from shared.messages.schema import Schema
+from shared.messages.msgpack_reader import Name, Schema
 
 MAX_AGE_MS = 1 << 53
 MAX_STATUS_BYTES = 1 << 20  # Enough for dozens of models with hundreds of classes; vehicles keep one per worker.

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shared.errors import SkylaneError
 from shared.imaging.boxes import Boxes
-from shared.imaging.mask_codecs import Mask
+from shared.imaging.codec import Mask
 
 MAX_DETECTIONS = 1000
 

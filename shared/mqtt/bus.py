@@ -120,16 +120,3 @@ class NoBus:
 
     def close(self) -> None:
         """See Bus."""
-
-
-def matches(topic_filter: str, topic: str) -> bool:
-    """Returns whether a topic matches an MQTT filter, which may have `+`, `#` and a `$share/<group>/` prefix."""
-    if topic_filter.startswith("$share/"):
-        topic_filter = topic_filter.split("/", 2)[2]
-    patterns, levels = topic_filter.split("/"), topic.split("/")
-    for position, pattern in enumerate(patterns):
-        if pattern == "#":
-            return True
-        if position >= len(levels) or pattern not in ("+", levels[position]):
-            return False
-    return len(patterns) == len(levels)

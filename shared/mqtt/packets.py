@@ -1,4 +1,4 @@
-"""Reads PUBLISH packets; writes and reads their MQTT 5 properties (MQTT 5.0, sections 2.2.2 and 3.3.2.3)."""
+"""Reads PUBLISH packets and matches their topics; writes and reads their MQTT 5 properties (MQTT 5.0, sections 2.2.2 and 3.3.2.3)."""
 
 import re
 import struct
@@ -121,3 +121,16 @@ def read_properties(packet: memoryview) -> tuple[Properties, int]:
 
 def _with_length(value: bytes) -> bytes:
     return _UINT16.pack(len(value)) + value
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Returns whether a topic matches an MQTT filter, which may have `+`, `#` and a `$share/<group>/` prefix."""
+    if topic_filter.startswith("$share/"):
+        topic_filter = topic_filter.split("/", 2)[2]
+    patterns, levels = topic_filter.split("/"), topic.split("/")
+    for position, pattern in enumerate(patterns):
+        if pattern == "#":
+            return True
+        if position >= len(levels) or pattern not in ("+", levels[position]):
+            return False
+    return len(patterns) == len(levels)

@@ -19,8 +19,8 @@ from shared import clock
 from shared.logs import get_logger
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from shared.mqtt import first_connect
-from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will, matches
-from shared.mqtt.packets import PublishPacket, encode
+from shared.mqtt.bus import LINK_JAMMED, Ack, AckHandler, Delivery, Handler, Properties, Will
+from shared.mqtt.packets import PublishPacket, encode, matches
 from shared.mqtt.paho_client import MAX_INFLIGHT_BYTES, LinkMonitor, MonitoredClient, MqttSettings
 from shared.mqtt.watchdog import Watchdog
 from shared.network.address import Address, Certificates

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shared.imaging import boxes
+from shared.imaging.codec import Mask
 from shared.imaging.geometry import Geometry
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import Colour, Labels
-from shared.imaging.mask_codecs import Mask
 from shared.imaging.opencv import cv2
 from shared.messages.results import Classification, Detections
 

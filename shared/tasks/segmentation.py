@@ -7,11 +7,11 @@ import numpy as np
 
 from shared.compression import Buffer
 from shared.errors import SkylaneError
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
+from shared.imaging.codec import MASK_CODECS, Mask
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.image_files import ImageArray
 from shared.imaging.labels import MAX_MASK_LABELS, Labels, overlay
-from shared.imaging.mask_codecs import MASK_CODECS, Mask
 from shared.messages.frame import FrameMessage
 from shared.messages.results import check_class
 from shared.task import CONFIDENCE_HEAD, Confidence, ConfidenceError, Head, calibrated_softmax
@@ -22,7 +22,7 @@ _UNSEEN = "unseen"  # Name of the pixels that the model did not see, in a mask o
 
 
 class SegmentationTask:
-    """A result is a mask, uint8 H×W, encoded by `shared.imaging.mask_codecs`."""
+    """A result is a mask, uint8 H×W, encoded by `shared.imaging.image_codecs`."""
 
     result_name = "mask"
     codecs = MASK_CODECS
@@ -43,7 +43,7 @@ class SegmentationTask:
 
     def encode(self, result: Mask, codec: str) -> Buffer:
         """See Task."""
-        return mask_codecs.encode(result, codec)
+        return image_codecs.encode_mask(result, codec)
 
     def decode(
         self,
@@ -61,7 +61,7 @@ class SegmentationTask:
             (geometry.source_height, geometry.source_width),
         ):
             raise SkylaneError(f"{shape[0]}×{shape[1]} is the size of neither the frame nor the model's input")
-        mask = mask_codecs.decode(data, codec, shape)
+        mask = image_codecs.decode_mask(data, codec, shape)
         highest = int(mask.max())
         if highest == UNSEEN and geometry is not None and shape == (geometry.source_height, geometry.source_width):
             highest = int(mask.max(where=mask != UNSEEN, initial=0))

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from edge.workers.worker_directory import WorkerDirectory
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
@@ -57,7 +57,7 @@ class Sender:
         self.send(pack_frame(frame), correlation=str(frame.id).encode())
         reply = self.reply()
         assert reply.shape is not None
-        mask = mask_codecs.decode(reply.data, reply.codec, reply.shape)
+        mask = image_codecs.decode_mask(reply.data, reply.codec, reply.shape)
         return reply.id == frame.id and reply.status is Status.ANSWERED and mask.shape == (HEIGHT, WIDTH)
 
 

@@ -18,7 +18,7 @@ from cloud.config import CloudConfig
 from cloud.engines.tensorflow.runtime import tf
 from ops.processes.worker_process import Worker, WorkerError
 from shared.config import read_yaml
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.logs import read_line
@@ -94,7 +94,7 @@ def test_a_worker_process_drains_on_termination_signals(
             bus.publish(FRAMES.of(model="tiny", vehicle=vehicle, camera="left"), pack_frame(frame), qos=1)
             answer = answers.get(timeout=WAIT_S)
             assert (answer.status, answer.shape) == (Status.ANSWERED, (HEIGHT, WIDTH))
-            mask = mask_codecs.decode(answer.data, answer.codec, (HEIGHT, WIDTH))
+            mask = image_codecs.decode_mask(answer.data, answer.codec, (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, workshop.direct(pictures[:1].astype(np.float32))[0])
             os.kill(worker.pid, signal.SIGHUP)
             assert statuses.get(timeout=WAIT_S).state is NodeState.STOPPING

@@ -10,7 +10,7 @@ import pytest
 
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.inference.model import Model
 from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
@@ -81,7 +81,7 @@ def test_every_frame_gets_its_own_mask(decoders: int) -> None:
         assert serving.node.counts == {"answered": 60}
     assert sorted(answer.id.sequence for answer in answers) == list(range(60))
     for answer in answers:
-        mask = mask_codecs.decode(answer.data, "raw", (HEIGHT, WIDTH))
+        mask = image_codecs.decode_mask(answer.data, "raw", (HEIGHT, WIDTH))
         np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), answer.id.sequence, np.uint8))
         assert [stamp.at_ns for stamp in answer.stamps] == sorted(stamp.at_ns for stamp in answer.stamps)
         assert {stamp.node for stamp in answer.stamps} == {"cloud/w/s9"}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from edge.frame_record import FrameRecord
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels
@@ -66,7 +66,7 @@ def make_answer(record: FrameRecord, status: Status = Status.ANSWERED, **changes
         "model_version": CARD.version,
         "model_sha256": CARD.sha256,
         "shape": (HEIGHT, WIDTH) if is_answered else None,
-        "data": mask_codecs.encode(np.ones((HEIGHT, WIDTH), np.uint8), "zstd") if is_answered else b"",
+        "data": image_codecs.encode_mask(np.ones((HEIGHT, WIDTH), np.uint8), "zstd") if is_answered else b"",
         "batch_size": 1,
         "stamps": record.stamps + cloud,
     }

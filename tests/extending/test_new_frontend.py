@@ -9,7 +9,7 @@ import pytest
 from cloud.frontend import FRONTENDS, Frontend
 from cloud.node import CloudNode
 from shared import clock
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.inference.model import Model
@@ -62,7 +62,7 @@ def _mask(worker: CloudNode, image: bytes) -> bytes:
     reply = worker.submission.put(message, received_ns=clock.now_ns(), max_reply_bytes=1 << 20).result().message
     if reply.status is not Status.ANSWERED:
         return b""
-    return mask_codecs.decode(reply.data, reply.codec, (HEIGHT, WIDTH)).tobytes()
+    return image_codecs.decode_mask(reply.data, reply.codec, (HEIGHT, WIDTH)).tobytes()
 
 
 def test_a_new_frontend_serves_frames(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -19,7 +19,7 @@ from edge.transports.transport import (
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
 from shared import clock
-from shared.imaging import image_codecs, mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.image_codecs import ImageLimits
 from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame
@@ -80,7 +80,7 @@ class LocalTransport:
         pixels = image_codecs.decode(
             message.data, message.codec, message.layout, message.shape, ImageLimits(), message.layout
         )
-        data = mask_codecs.encode(direct(self._model, pixels), message.options.mask_codec)
+        data = image_codecs.encode_mask(direct(self._model, pixels), message.options.mask_codec)
         stamps += [Stamp(stage, self._node, clock.now_ns()) for stage in CLOUD_STAGES[1:]]
         reply = ResultMessage(
             message.id,

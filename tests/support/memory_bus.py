@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Self
 
 from shared import clock
-from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties, matches
+from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties
+from shared.mqtt.packets import matches
 
 
 class MemoryBus:

@@ -14,7 +14,7 @@ import numpy as np
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.writer import BagWriter
 from shared.clock import Offset
-from shared.imaging.mask_codecs import Mask
+from shared.imaging.codec import Mask
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.presented_log import OutputOrigin, PresentedLog, PresentedRow
 from shared.runlog.run_manifest import write_manifest

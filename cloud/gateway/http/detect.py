@@ -24,7 +24,8 @@ from cloud.gateway.http.call import Call, HttpCall, respond, run_sized, wait_for
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from shared import clock
-from shared.imaging import geometry, image_codecs, mask_codecs
+from shared.imaging import geometry, image_codecs
+from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
@@ -217,7 +218,7 @@ def _mask_fields(card: ModelCard, mask: Any, plan: Geometry) -> dict[str, Any]:
         for class_id in np.argsort(-counts, kind="stable").tolist()
         if counts[class_id]
     ]
-    png = mask_codecs.encode(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
+    png = image_codecs.encode_mask(np.ascontiguousarray(geometry.to_source(mask, plan, UNSEEN)), "png")
     return {"shares": shares, "mask": base64.b64encode(png).decode()}
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from ops.batch.frames import SegmentedFrame
 from rosbag_tools.writer import BagWriter
 from shared.files import write_file
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
+from shared.imaging.codec import Mask
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
-from shared.imaging.mask_codecs import Mask
 from shared.messages.topics import CameraNames, result_topic
 
 
@@ -60,7 +60,7 @@ class PngMaskFiles(_MaskFiles):
     def encode(mask: Mask, geometry: Geometry) -> bytes:
         """See MaskTarget."""
         del geometry
-        return bytes(mask_codecs.encode(mask, "png"))
+        return bytes(image_codecs.encode_mask(mask, "png"))
 
 
 class NpzMaskFiles(_MaskFiles):
@@ -87,12 +87,12 @@ class MaskBag:
     @staticmethod
     def encode(mask: Mask, geometry: Geometry) -> bytes:
         """See MaskTarget. The mask gets the size of the frame."""
-        return bytes(mask_codecs.encode(to_source(mask, geometry, UNSEEN), "rle"))
+        return bytes(image_codecs.encode_mask(to_source(mask, geometry, UNSEEN), "rle"))
 
     def write(self, frame: SegmentedFrame) -> str:
         """See MaskTarget."""
         size = (frame.geometry.source_height, frame.geometry.source_width)
-        mask = mask_codecs.decode(frame.mask, "rle", size)
+        mask = image_codecs.decode_mask(frame.mask, "rle", size)
         topic = self._topics[frame.camera] + "/masks"
         self._bag.write_image(topic, mask, "mono8", frame.stamp_ns, frame.source_ns, "camera")
         return "masks_bag"

@@ -8,7 +8,7 @@ from bench.baselines.first_system_mqtt import Stopwatch
 from bench.baselines.images import Palette, encode_mask
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from shared.imaging.mask_codecs import Mask
+from shared.imaging.codec import Mask
 from shared.inference.model import warmup_images
 from shared.models.repository import Repository
 

@@ -12,7 +12,7 @@ import pytest
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from shared.imaging import image_codecs, mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.inference.model import Model
 from shared.models.manifest import Placement
@@ -157,7 +157,7 @@ def test_encoded_images_return_outputs_or_packed_results(transport: Transport, c
         result = client.infer("tiny", tensors, outputs=transport.outputs("result_bytes"), parameters=parameters)
         assert result.as_numpy("mask") is None  # Only the requested output is sent.
         for packed, image in zip(result.as_numpy("result_bytes"), images, strict=True):
-            np.testing.assert_array_equal(mask_codecs.decode(packed, codec, (HEIGHT, WIDTH)), image[..., 0])
+            np.testing.assert_array_equal(image_codecs.decode_mask(packed, codec, (HEIGHT, WIDTH)), image[..., 0])
 
 
 def test_pixels_may_be_compressed(transport: Transport, client: Any) -> None:

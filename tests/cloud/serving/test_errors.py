@@ -85,7 +85,7 @@ def published(doors: GatewayWorker) -> Callable[[int], Status]:
         ("cloud.frontends.mqtt.peek", "mqtt"),
         ("cloud.serving.decoding.unpack_frame", "decoding"),
         ("shared.imaging.image_codecs.decode", "decoding"),
-        ("shared.imaging.mask_codecs.encode", "postprocessing"),
+        ("shared.imaging.image_codecs.encode_mask", "postprocessing"),
         ("cloud.frontends.mqtt.pack_result", "postprocessing"),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import Request
 from shared import clock
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
+from shared.imaging.codec import MASK_CODECS
 from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
 from shared.messages.frame import RequestOptions, ResultMessage, Status
 from shared.messages.results import Classification, Detections, Tensors
@@ -52,14 +53,14 @@ def _answers(
     return answers
 
 
-@pytest.mark.parametrize("codec", list(mask_codecs.MASK_CODECS))
+@pytest.mark.parametrize("codec", list(MASK_CODECS))
 def test_a_mask_is_unchanged_by_its_codec(codec: str) -> None:
     """All pixels are equal after decoding."""
     answers = _answers(*[(RequestOptions(codec), plan(Resize.CROP, 80, 120, *SIZE))] * 5)
     assert len(answers) == 5
     for answer in answers:
         assert (answer.status, answer.shape) == (Status.ANSWERED, SIZE)
-        np.testing.assert_array_equal(mask_codecs.decode(answer.data, codec, SIZE), MASK)
+        np.testing.assert_array_equal(image_codecs.decode_mask(answer.data, codec, SIZE), MASK)
         stages = [stamp.stage for stamp in answer.stamps]
         assert stages == ["received", "inferred", "postprocessed", "mask_encoded", "replied"]
 
@@ -69,7 +70,7 @@ def test_a_mask_in_the_size_of_the_frame() -> None:
     geometry = plan(Resize.CROP, 80, 200, *SIZE)
     (answer,) = _answers((RequestOptions("zstd", "frame"), geometry))
     assert answer.shape == (80, 200)
-    mask = mask_codecs.decode(answer.data, "zstd", (80, 200))
+    mask = image_codecs.decode_mask(answer.data, "zstd", (80, 200))
     np.testing.assert_array_equal(mask, to_source(MASK, geometry, UNSEEN))
     assert (mask == UNSEEN).any()
 

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from cloud.serving.replies import Replier, ReplyTooLargeError
 from cloud.serving.request import Request
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
@@ -56,7 +56,7 @@ def test_a_reply_has_the_mask_and_its_origin() -> None:
     assert (reply.id, reply.attempt, reply.status, reply.worker) == (FRAME.id, 2, Status.ANSWERED, "w")
     assert (reply.model, reply.model_version, reply.model_sha256) == ("tiny", "3", CARD.sha256)
     assert (reply.geometry, reply.batch_size, reply.codec) == (FRAME.geometry, 4, "rle")
-    np.testing.assert_array_equal(mask_codecs.decode(reply.data, "rle", (8, 12)), mask)
+    np.testing.assert_array_equal(image_codecs.decode_mask(reply.data, "rle", (8, 12)), mask)
     assert reply.stamps[:2] == FRAME.stamps
     own = reply.stamps[2:]
     assert [stamp.stage for stamp in own] == ["received", "mask_encoded", "replied"]

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from cloud.serving.admission import STRIKES, Admission, CircuitBreaker
-from cloud.serving.load_meter import InFlight
 from cloud.serving.replies import Replier
 from cloud.serving.request import Refusal, Request
-from cloud.serving.served_models import ServedModels
+from cloud.serving.served_models import InFlight, ServedModels
 from cloud.serving.submission import Submission
 from shared import clock
 from shared.clock import Deadline

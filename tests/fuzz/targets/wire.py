@@ -24,9 +24,9 @@ from shared.clock import Deadline
 from shared.compression import Buffer
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
+from shared.imaging.codec import MASK_CODECS
 from shared.imaging.frames import Layout
 from shared.imaging.image_codecs import IMAGE_CODECS, ImageLimits
-from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import tensors, topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import (

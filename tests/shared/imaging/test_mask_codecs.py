@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from shared.errors import SkylaneError, UnknownNameError
-from shared.imaging.mask_codecs import MASK_CODECS, decode, encode
+from shared.imaging.codec import MASK_CODECS
+from shared.imaging.image_codecs import decode_mask, encode_mask
 from shared.imaging.opencv import cv2
 
 SHAPE = (24, 30)
@@ -31,7 +32,7 @@ def street_mask() -> Any:
 def test_every_codec_is_lossless(codec: str, data: st.DataObject, shape: tuple[int, int]) -> None:
     """A changed class id would be another kind of object."""
     mask = data.draw(hnp.arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 2, 11, 255])))
-    assert np.array_equal(decode(encode(mask, codec), codec, shape), mask)
+    assert np.array_equal(decode_mask(encode_mask(mask, codec), codec, shape), mask)
 
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
@@ -40,33 +41,33 @@ def test_common_and_extreme_sizes_are_lossless(codec: str, shape: tuple[int, int
     """The longest run fits its two bytes."""
     mask = np.zeros(shape, np.uint8)
     mask[shape[0] // 2, shape[1] // 3 :] = 7
-    assert np.array_equal(decode(encode(mask, codec), codec, shape), mask)
+    assert np.array_equal(decode_mask(encode_mask(mask, codec), codec, shape), mask)
 
 
 @pytest.mark.parametrize("codec", MASK_CODECS)
 def test_view_is_encoded_row_by_row(codec: str) -> None:
     """A cropped mask is a view with gaps."""
     mask = street_mask()[2:20, 3:25]
-    assert np.array_equal(decode(encode(mask, codec), codec, mask.shape), mask)
+    assert np.array_equal(decode_mask(encode_mask(mask, codec), codec, mask.shape), mask)
 
 
 @pytest.mark.parametrize("codec", ["png", "rle", "zstd"])
 def test_masks_are_compressed(codec: str) -> None:
     """A mask shrinks to a tenth at least."""
     mask = np.repeat(np.repeat(street_mask(), 20, axis=0), 20, axis=1)
-    assert len(encode(mask, codec)) < mask.size / 10
+    assert len(encode_mask(mask, codec)) < mask.size / 10
 
 
 def test_rle_matches_the_documentation() -> None:
     """Clients in other languages rely on it: ids, then lengths; each run ends with its row."""
     mask = np.array([[4, 4, 9], [9, 9, 9]], np.uint8)
-    assert encode(mask, "rle") == bytes([4, 9, 9, 2, 0, 1, 0, 3, 0])
+    assert encode_mask(mask, "rle") == bytes([4, 9, 9, 2, 0, 1, 0, 3, 0])
 
 
 def test_png_is_an_ordinary_grey_image() -> None:
     """Any program can open a saved mask."""
     mask = street_mask()
-    opened = cv2.imdecode(np.frombuffer(encode(mask, "png"), np.uint8), cv2.IMREAD_UNCHANGED)
+    opened = cv2.imdecode(np.frombuffer(encode_mask(mask, "png"), np.uint8), cv2.IMREAD_UNCHANGED)
     assert opened is not None
     assert np.array_equal(opened, mask)
 
@@ -76,7 +77,7 @@ def test_png_is_an_ordinary_grey_image() -> None:
 def test_data_of_another_shape_is_rejected(codec: str, shape: tuple[int, int]) -> None:
     """Memory is allocated for the expected shape."""
     with pytest.raises(SkylaneError, match=f"{shape[0]}×{shape[1]}"):
-        decode(encode(street_mask(), codec), codec, shape)
+        decode_mask(encode_mask(street_mask(), codec), codec, shape)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (-5, -5), (65536, 1), (60000, 60000)])
@@ -84,7 +85,7 @@ def test_data_of_another_shape_is_rejected(codec: str, shape: tuple[int, int]) -
 def test_invalid_shape_is_rejected(codec: str, shape: tuple[int, int]) -> None:
     """The shape is checked before it is used."""
     with pytest.raises(SkylaneError, match="send sides from 1"):
-        decode(b"", codec, shape)
+        decode_mask(b"", codec, shape)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_invalid_shape_is_rejected(codec: str, shape: tuple[int, int]) -> None:
 def test_array_that_is_not_a_mask_is_rejected(mask: Any) -> None:
     """Only uint8 class ids are transmitted."""
     with pytest.raises(SkylaneError, match="mask is"):
-        encode(mask, "raw")
+        encode_mask(mask, "raw")
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,11 @@ def test_array_that_is_not_a_mask_is_rejected(mask: Any) -> None:
             zstd.compress(bytes(100_000_000), options={zstd.CompressionParameter.content_size_flag: 0}),
             "does not decompress to 720",
         ),
-        ("zstd", bytes(encode(np.zeros(SHAPE, np.uint8), "zstd")) + b"more", "does not decompress to 720"),
+        ("zstd", bytes(encode_mask(np.zeros(SHAPE, np.uint8), "zstd")) + b"more", "does not decompress to 720"),
         ("png", cv2.imencode(".png", np.zeros((9000, 9000), np.uint8))[1].tobytes(), "9000×9000"),
         ("png", cv2.imencode(".png", np.zeros((*SHAPE, 3), np.uint8))[1].tobytes(), "3 × 8 bits"),
         ("png", cv2.imencode(".jpg", np.zeros(SHAPE, np.uint8))[1].tobytes(), "jpeg"),
-        ("png", encode(np.zeros(SHAPE, np.uint8), "png")[:40], "damaged"),
+        ("png", encode_mask(np.zeros(SHAPE, np.uint8), "png")[:40], "damaged"),
     ],
 )
 def test_bombs_and_damaged_data_take_no_memory(codec: str, data: bytes, reason: str) -> None:
@@ -122,7 +123,7 @@ def test_bombs_and_damaged_data_take_no_memory(codec: str, data: bytes, reason: 
     tracemalloc.start()
     try:
         with pytest.raises(SkylaneError, match=reason):
-            decode(data, codec, SHAPE)
+            decode_mask(data, codec, SHAPE)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -139,11 +140,11 @@ def test_damaged_data_is_rejected_or_has_the_expected_shape(
     codec: str, flips: list[tuple[int, int]], keep: float
 ) -> None:
     """A vehicle must survive the messages of a faulty worker."""
-    data = bytearray(encode(street_mask(), codec))
+    data = bytearray(encode_mask(street_mask(), codec))
     for position, flip in flips:
         data[position % len(data)] ^= flip
     try:
-        decoded = decode(bytes(data[: int(len(data) * keep)]), codec, SHAPE)
+        decoded = decode_mask(bytes(data[: int(len(data) * keep)]), codec, SHAPE)
     except SkylaneError:
         return
     assert decoded.shape == SHAPE
@@ -153,6 +154,6 @@ def test_damaged_data_is_rejected_or_has_the_expected_shape(
 def test_unknown_codec_is_rejected_with_a_suggestion() -> None:
     """A misspelt codec gets the nearest known one."""
     with pytest.raises(UnknownNameError, match="zstd"):
-        encode(street_mask(), "zst")
+        encode_mask(street_mask(), "zst")
     with pytest.raises(UnknownNameError, match="rle"):
-        decode(b"", "rl", SHAPE)
+        decode_mask(b"", "rl", SHAPE)

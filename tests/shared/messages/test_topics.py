@@ -16,7 +16,7 @@ from shared.messages.topics import (
     result_topic,
     validate_name,
 )
-from shared.mqtt.bus import matches
+from shared.mqtt.packets import matches
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 

@@ -2,7 +2,8 @@ import threading
 
 import pytest
 
-from shared.mqtt.bus import Ack, Delivery, Properties, matches
+from shared.mqtt.bus import Ack, Delivery, Properties
+from shared.mqtt.packets import matches
 from tests.support.memory_bus import MemoryBus
 from tests.support.mqtt_bus import Acks, Inbox
 

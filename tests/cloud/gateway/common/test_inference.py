@@ -25,7 +25,7 @@ from cloud.serving.request import Request
 from cloud.serving.submission import Submission
 from shared import clock
 from shared.clock import Deadline
-from shared.imaging import image_codecs, mask_codecs
+from shared.imaging import image_codecs
 from shared.imaging.frames import Layout
 from shared.inference.engine import Outputs
 from shared.messages.frame import Status
@@ -102,7 +102,7 @@ def test_packed_results_are_returned_on_request(submission: Submission) -> None:
     pixels = random_pixels(2)
     reply = infer(submission, {INPUT: pixels}, outputs=(RESULTS,))
     for data, image in zip(reply.outputs[RESULTS], pixels, strict=True):
-        np.testing.assert_array_equal(mask_codecs.decode(bytes(data), "png", (HEIGHT, WIDTH)), image[..., 0])
+        np.testing.assert_array_equal(image_codecs.decode_mask(bytes(data), "png", (HEIGHT, WIDTH)), image[..., 0])
 
 
 def test_a_vehicle_receives_the_status_of_its_frame(submission: Submission) -> None:
@@ -110,7 +110,7 @@ def test_a_vehicle_receives_the_status_of_its_frame(submission: Submission) -> N
     message = frame(5)
     reply = infer(submission, {IMAGES: [message.data]}, frame=message)
     assert (reply.first.id, reply.first.status) == (message.id, Status.ANSWERED)
-    np.testing.assert_array_equal(mask_codecs.decode(bytes(reply.outputs[RESULTS][0]), "raw", (HEIGHT, WIDTH)), 5)
+    np.testing.assert_array_equal(image_codecs.decode_mask(bytes(reply.outputs[RESULTS][0]), "raw", (HEIGHT, WIDTH)), 5)
     rejected = infer(submission, {IMAGES: [b"short"]}, frame=message)
     assert rejected.first.status is Status.REJECTED
     assert not rejected.outputs

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from shared.imaging import mask_codecs
+from shared.imaging import image_codecs
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.node_status import NodeState, unpack_status
 from shared.messages.protobuf_fields import pack, unpack
@@ -32,7 +32,7 @@ def test_a_frame_is_answered_with_its_mask_and_time_stamps() -> None:
         for sequence in range(5):
             message = unpack_result(unpack(infer(pack(pack_frame(frame(sequence))), timeout=WAIT_S)))
             assert message.status is Status.ANSWERED
-            mask = mask_codecs.decode(message.data, "raw", (HEIGHT, WIDTH))
+            mask = image_codecs.decode_mask(message.data, "raw", (HEIGHT, WIDTH))
             np.testing.assert_array_equal(mask, np.full((HEIGHT, WIDTH), sequence, np.uint8))
             assert [stamp.stage for stamp in message.stamps] == list(CLOUD_STAGES)
             assert message.load is not None

@@ -4,7 +4,8 @@ import threading
 from collections import Counter
 
 from shared import clock
-from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties, matches
+from shared.mqtt.bus import Ack, AckHandler, Delivery, Handler, Properties
+from shared.mqtt.packets import matches
 
 
 class InlineBus:

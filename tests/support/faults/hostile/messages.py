@@ -8,11 +8,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from shared.clock import Deadline
-from shared.imaging import image_codecs, mask_codecs
+from shared.imaging import image_codecs
+from shared.imaging.codec import MASK_CODECS
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.imaging.mask_codecs import MASK_CODECS
 from shared.messages import topics
 from shared.messages.clock_probes import Echo, Probe, pack_echo, pack_probe
 from shared.messages.control import ControlRequest, Verb, pack_request
@@ -124,7 +124,7 @@ def answers_to(frame_id: FrameId, stamps: tuple[Stamp, ...], card: ModelCard) ->
         shape=shape,
         stamps=stamps,
     )
-    given = [replace(answered, codec=codec, data=mask_codecs.encode(mask, codec)) for codec in MASK_CODECS]
+    given = [replace(answered, codec=codec, data=image_codecs.encode_mask(mask, codec)) for codec in MASK_CODECS]
     refused = [
         ResultMessage(frame_id, 1, status, "worker", reason="so it is", stamps=stamps)
         for status in Status
