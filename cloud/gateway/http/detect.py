@@ -25,7 +25,6 @@ from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
 from shared import clock
 from shared.imaging import geometry, image_codecs
-from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
 from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
