@@ -56,7 +56,7 @@ def test_ticks_before_the_first_result_are_missing(drive: SyntheticDrive) -> Non
 
 def test_a_result_that_is_too_old_is_not_used(drive: SyntheticDrive) -> None:
     """The limit is that of the vehicle: two seconds, here ten frames."""
-    slow = replace(drive, rate_hz=5)
+    slow = replace(drive, due_ns=range(0, 24 * 200_000_000, 200_000_000))
     only_first = ResultArrivals((0, *[None] * 23))
     assert usable_sources(slow, only_first) == [0] * 11 + [None] * 13
 
