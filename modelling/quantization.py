@@ -20,7 +20,6 @@ from cloud.models.loader import ModelLoader
 from modelling.conversion.derived_model import derived_manifest, end_to_end_sections, megabytes, write_manifest
 from modelling.evaluation.bag_images import prepared_images
 from modelling.evaluation.metrics import Confusion
-from modelling.evaluation.segmentation import UNSEEN
 from rosbag_tools.drive.drive_views import (
     HELD_OUT_WEATHER,
     TRAINING_WEATHERS,
@@ -34,7 +33,7 @@ from rosbag_tools.drive.scene import CLASSES
 from shared.errors import MissingExtraError, SkylaneError
 from shared.files import tree_sha256
 from shared.imaging.frames import Layout
-from shared.imaging.geometry import Geometry, Resize, plan, to_source
+from shared.imaging.geometry import UNSEEN, Geometry, Resize, plan, to_source
 from shared.inference.engine import Outputs
 from shared.inference.model import Model, agreement
 from shared.messages.model_card import ModelCard

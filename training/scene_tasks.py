@@ -11,7 +11,7 @@ import numpy as np
 
 from modelling.architectures.networks import decode_boxes
 from modelling.evaluation.bag_images import split_boxes
-from modelling.evaluation.metrics import BoxMatcher, Confusion, matchers_by_size, metrics_by_size, with_low_threshold
+from modelling.evaluation.metrics import LOW_SCORE, BoxMatcher, Confusion, matchers_by_size, metrics_by_size
 from modelling.frameworks import tf
 from modelling.recipes import Recipe
 from rosbag_tools.drive.drive_views import (
@@ -74,13 +74,12 @@ def _presence_figures(confusion: Confusion) -> dict[str, Any]:
 
 def object_metrics(model: Model, store: SceneStore) -> dict[str, Any]:
     """Returns average precision by class and size, over all weathers and for each weather."""
-    manifest = with_low_threshold(model.manifest)
+    manifest = model.manifest.with_score_threshold(LOW_SCORE)
     geometry = plan(Resize.CROP, HEIGHT, WIDTH, HEIGHT, WIDTH)
     overall = matchers_by_size(len(OBJECTS))
     by_weather: dict[str, dict[float, BoxMatcher]] = defaultdict(lambda: matchers_by_size(len(OBJECTS)))
     for image, weather, rows in zip(store.pictures, store.weathers, store.boxes, strict=True):
-        outputs = model.infer(image[np.newaxis])
-        found = objects({head: values[0] for head, values in outputs.items()}, geometry, manifest)
+        found = objects(model.infer_one(image), geometry, manifest)
         true = np.concatenate(split_boxes(rows[rows[:, 0] >= 0], HEIGHT, WIDTH))
         for matchers in (overall, by_weather[WEATHERS[weather]]):
             for matcher in matchers.values():

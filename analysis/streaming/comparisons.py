@@ -14,7 +14,6 @@ from modelling.evaluation.bag_images import BOXES, LABELS, EvaluationError, labe
 from modelling.evaluation.class_map import class_map
 from modelling.evaluation.detection import class_ids_by_name
 from modelling.evaluation.metrics import HEADLINE_SIZE
-from modelling.evaluation.segmentation import UNSEEN
 from modelling.evaluation.streaming import Mask, ScoredTicks, StreamingBoxes, StreamingScores
 from rosbag_tools.drive.scene import Box
 from rosbag_tools.messages.ros_types import read_boxes, read_scores
@@ -23,6 +22,7 @@ from rosbag_tools.reading.frames import decode
 from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Message
 from shared.imaging.frames import Layout
+from shared.imaging.geometry import UNSEEN
 from shared.messages.results import Detections
 
 _Truth = tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]

@@ -14,7 +14,7 @@ from analysis.logs.run_log import load_run
 from analysis.statistics.samples import spread
 from analysis.statistics.streaming_accuracy import accuracy_interval
 from analysis.streaming.tick_outputs import at_ticks, held_outputs, own_outputs, presented_outputs
-from bench.freshness.recording import RecordedDrive
+from bench.freshness.recording import SyntheticDrive
 from bench.freshness.replay import open_presenter, presented, score
 from edge.presenting.presenter import PRESENTERS, PresenterParts
 from modelling.evaluation.streaming import Mask, StreamingScores, joined
@@ -58,7 +58,7 @@ class LiveScores:
 
 
 def measure_live(
-    drives: Sequence[RecordedDrive], plan: LivePlan, folder: Path, on_step: Callable[[str], None] = lambda _: None
+    drives: Sequence[SyntheticDrive], plan: LivePlan, folder: Path, on_step: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Plays drives live and compares the streaming accuracy with the interval of the replay, over the same ticks.
 
@@ -92,7 +92,7 @@ def measure_live(
     }
 
 
-def play_live(drive: RecordedDrive, plan: LivePlan, folder: Path) -> LiveScores:
+def play_live(drive: SyntheticDrive, plan: LivePlan, folder: Path) -> LiveScores:
     """Plays a drive through a vehicle, a link and a worker that gives the recorded results in a fixed time.
 
     Raises:
@@ -118,7 +118,7 @@ def play_live(drive: RecordedDrive, plan: LivePlan, folder: Path) -> LiveScores:
     return _scores(drive, plan, folder / "vehicle")
 
 
-def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
+def _scores(drive: SyntheticDrive, plan: LivePlan, run: Path) -> LiveScores:
     """Scores what a vehicle presented, and the replay of the same ticks."""
     rows = sorted(read_presented(run), key=lambda row: row.tick)
     with_output = [row for row in rows if row.origin is not OutputOrigin.NONE]
@@ -151,7 +151,7 @@ def _scores(drive: RecordedDrive, plan: LivePlan, run: Path) -> LiveScores:
     )
 
 
-def _write_source(drive: RecordedDrive, folder: Path) -> tuple[Path, Path]:
+def _write_source(drive: SyntheticDrive, folder: Path) -> tuple[Path, Path]:
     """Writes the images that the vehicle plays, and the results that the worker gives, by the images that it decodes."""
     pictures, answers = folder / "pictures", folder / "answers.npz"
     pictures.mkdir(parents=True)

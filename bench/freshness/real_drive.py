@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from bench.freshness.recording import ONE_CORE
+from bench.freshness.recording import ONE_CORE, RecordedDrive
 from bench.freshness.replay import (
     CEILING,
     LOCAL,
@@ -23,12 +23,12 @@ from bench.freshness.replay import (
     undelayed,
 )  # fmt: skip
 from cloud.models.opening import open_model
-from edge.presenting.fuse import LocalOutput, local_input, local_output
-from edge.presenting.presenter import PresenterParts, Tick
+from edge.presenting.fuse import LocalOutput
+from edge.presenting.presenter import PresenterParts
 from modelling.evaluation.bag_images import EvaluationError, label_names, labelled_camera, prepared
 from modelling.evaluation.class_map import ClassMap, class_map
 from modelling.evaluation.streaming import Mask
-from modelling.fusion.recording import coarse
+from modelling.fusion.recording import local_result
 from rosbag_tools.reading.frames import BagSource
 from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry, Resize, to_source
@@ -61,22 +61,13 @@ class RealDrivePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class RealDrive:
-    """The frames of a bag in the size of the remote model's input, with the results of the models.
+class RealDrive(RecordedDrive):
+    """The frames of a bag, whose times are those of the stamps.
 
     True labels have the size of the camera's frames, in which results are compared.
     """
 
     plan: RealDrivePlan
-    card: ModelCard
-    local_card: ModelCard | None
-    geometry: Geometry
-    classes: ClassMap
-    due_ns: Sequence[int]  # From the stamps.
-    images: Sequence[ImageArray]
-    truths: Sequence[Mask | None]
-    remote: Sequence[Mask | None]
-    local: Sequence[LocalOutput]  # Empty without a local model.
     pauses: Sequence[int]  # The first frame after each pause of the camera.
     unreadable: int  # Frames of the bag that could not be read.
 
@@ -104,16 +95,12 @@ class RealDrive:
             for tick, due_ns in enumerate(self.due_ns)
         ]
 
-    def local_output(self, tick: Tick) -> LocalOutput:
-        """Returns what the local model makes of the image of a tick."""
-        return self.local[tick.sequence]
-
     def in_truth(self, mask: Mask) -> Mask:
-        """Returns a result in the size of the camera's frames; pixels outside of the model's crop are `UNSEEN`."""
+        """See RecordedDrive. Pixels outside of the model's crop are `UNSEEN`."""
         return to_source(mask, self.geometry, UNSEEN)
 
     def drive_of(self, tick: int) -> str:
-        """Returns the name of the continuous drive: a bag with pauses holds several."""
+        """See RecordedDrive. A bag with pauses holds several drives."""
         return f"{self.plan.bag} {bisect_right(self.pauses, tick) + 1}"
 
 
@@ -204,12 +191,6 @@ class _Models:
             local = stack.enter_context(open_local(stored, ONE_CORE))
         return cls(remote, local, plan.local_side)
 
-    def local_of(self, rgb: ImageArray, geometry: Geometry) -> LocalOutput:
-        assert self.local is not None
-        image = coarse(local_input(rgb, self.local.card), self.local_side)
-        outputs = self.local.infer(np.ascontiguousarray(image)[np.newaxis])
-        return local_output({name: values[0] for name, values in outputs.items()}, geometry, self.local)
-
 
 class _Recording:
     """The frames read so far."""
@@ -239,7 +220,7 @@ class _Recording:
         rgb = np.ascontiguousarray(image[..., ::-1] if self._card.layout is Layout.BGR8 else image)
         self._images.append(rgb)
         if self._models.local is not None:
-            self._local.append(self._models.local_of(rgb, geometry))
+            self._local.append(local_result(self._models.local, rgb, geometry, self._models.local_side))
         self.stamps_ns.append(frame.stamp_ns)
 
     def drive(
@@ -267,7 +248,6 @@ class _Recording:
             remote = self._remote
             classes = class_map(self._card.labels.names, names, plan.map_file)
         return RealDrive(
-            plan,
             self._card,
             None if self._models.local is None else self._models.local.card,
             self._geometry,
@@ -277,6 +257,7 @@ class _Recording:
             found,
             remote,
             self._local,
+            plan,
             (np.flatnonzero(np.diff(self.stamps_ns) > _PAUSE_NS) + 1).tolist(),
             unreadable,
         )

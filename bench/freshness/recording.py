@@ -1,21 +1,20 @@
 """Drives with the results of both models, recorded once, so that every presenter sees the same ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cloud.models.opening import open_model
 from edge.config import EdgeConfig
-from edge.presenting.fuse import LocalOutput, local_input, local_output
+from edge.presenting.fuse import LocalOutput
 from edge.presenting.presenter import Tick
 from modelling.evaluation.class_map import ClassMap, class_map
 from modelling.evaluation.streaming import Mask
-from modelling.fusion.recording import labels_in_input
+from modelling.fusion.recording import labels_in_input, local_result
 from rosbag_tools.drive.scene import WEATHERS, Drive
 from rosbag_tools.drive.sensor import Sensor
 from shared.imaging import geometry, image_codecs
@@ -26,8 +25,6 @@ from shared.inference.model import Model, open_local
 from shared.messages.model_card import ModelCard
 from shared.models.manifest import Placement
 from shared.models.repository import Repository
-
-Masks = npt.NDArray[np.uint8]  # frames×H×W class ids.
 
 _FIRST_SEED = 970_001  # No model, threshold or fusion table has seen a drive from here on.
 _WIDTH, _HEIGHT = 1936, 1216
@@ -69,16 +66,39 @@ class RecordedDrivePlan:
 
 @dataclass(frozen=True, slots=True)
 class RecordedDrive:
-    """A drive in the size of the model's input, with what both models make of every frame."""
+    """A drive in the size of the remote model's input, with what both models make of every frame.
+
+    Each frame has an image, H×W×3 RGB, true labels and a result of the remote model, which may be None in a `RealDrive`.
+    """
+
+    card: ModelCard  # The remote model's.
+    local_card: ModelCard | None
+    geometry: Geometry  # From the camera's frames to the model's input.
+    classes: ClassMap  # The compared classes.
+    due_ns: Sequence[int]  # The time of each frame.
+    images: Any
+    truths: Any
+    remote: Any
+    local: Sequence[LocalOutput]  # Empty without a local model.
+
+    def local_output(self, tick: Tick) -> LocalOutput:
+        """Returns what the vehicle's own model makes of the image of a tick."""
+        return self.local[tick.sequence]
+
+    def in_truth(self, mask: Mask) -> Mask:
+        """Returns a result in the size of the true labels, which by default is that of the results."""
+        return mask
+
+    def drive_of(self, tick: int) -> str:
+        """Returns the name of the continuous drive that a frame is part of."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticDrive(RecordedDrive):
+    """A rendered drive."""
 
     plan: RecordedDrivePlan
-    card: ModelCard
-    geometry: Geometry
-    images: npt.NDArray[np.uint8]  # frames×H×W×3 RGB.
-    truths: Masks
-    remote: Masks
-    local: Masks
-    probabilities: npt.NDArray[np.uint8] | None  # The local model's, frames×h×w×C; None if it has no scores.
     sizes: tuple[tuple[int, int], ...]  # Bytes of each encoded frame and of its encoded result.
     rate_hz: int
 
@@ -88,46 +108,27 @@ class RecordedDrive:
         return f"{self.plan.seed} {self.plan.weather}"
 
     @property
-    def local_card(self) -> ModelCard:
-        """The card of the vehicle's own model."""
-        return Repository(self.plan.models).find(self.plan.local_model).card()
-
-    @property
     def period_ns(self) -> int:
         """The time between two frames."""
         return round(1e9 / self.rate_hz)
 
-    @property
-    def due_ns(self) -> range:
-        """The times of the frames."""
-        return range(0, len(self.images) * self.period_ns, self.period_ns)
-
-    @property
-    def classes(self) -> ClassMap:
-        """The compared classes, which are those of the models."""
-        return class_map(self.card.labels.names, None)
-
-    def in_truth(self, mask: Mask) -> Mask:
-        """Returns a result in the size of the true labels, which is that of the results."""
-        return mask
-
     def drive_of(self, _tick: int) -> str:
-        """Returns the name of the drive."""
+        """See RecordedDrive."""
         return self.name
 
-    def local_output(self, tick: Tick) -> LocalOutput:
-        """Returns what the vehicle's own model makes of the image of a tick."""
-        index = tick.sequence
-        return LocalOutput(self.local[index], None if self.probabilities is None else self.probabilities[index])
-
-    def only_every(self, number: int) -> "RecordedDrive":
+    def only_every(self, number: int) -> "SyntheticDrive":
         """Returns the drive as a slower camera sees it, with every n-th frame."""
-        arrays = {name: getattr(self, name)[::number] for name in ("images", "truths", "remote", "local", "sizes")}
-        arrays["probabilities"] = None if self.probabilities is None else self.probabilities[::number]
-        return replace(self, **arrays, rate_hz=self.rate_hz // number)
+        parts = {name: getattr(self, name)[::number] for name in ("images", "truths", "remote", "local", "sizes")}
+        rate_hz = self.rate_hz // number
+        return replace(self, **parts, rate_hz=rate_hz, due_ns=_due_ns(len(parts["images"]), rate_hz))
 
 
-def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lambda _: None) -> RecordedDrive:
+def _due_ns(frames: int, rate_hz: int) -> range:
+    period_ns = round(1e9 / rate_hz)
+    return range(0, frames * period_ns, period_ns)
+
+
+def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lambda _: None) -> SyntheticDrive:
     """Returns a recording, which is made if it does not exist; `on_frame` receives the number of frames so far."""
     folder = plan.folder()
     repository = Repository(plan.models)
@@ -145,18 +146,20 @@ def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lamb
         draft.rename(folder)
     with np.load(folder / _RESULTS) as results:
         stored: dict[str, Any] = dict(results)
-    sizes = tuple(map(tuple, stored.pop("sizes").tolist()))
-    probabilities = stored.pop("probabilities", None)
+    masks = stored["local"]
     card = repository.find(plan.model).card()
-    images = np.load(folder / _IMAGES, mmap_mode="r")
-    return RecordedDrive(
-        plan,
+    return SyntheticDrive(
         card,
+        repository.find(plan.local_model).card(),
         _geometry(plan, card),
-        images,
-        **stored,
-        probabilities=probabilities,
-        sizes=sizes,
+        class_map(card.labels.names, None),  # The classes of the models.
+        _due_ns(plan.frames, plan.rate_hz),
+        np.load(folder / _IMAGES, mmap_mode="r"),
+        stored["truths"],
+        stored["remote"],
+        [LocalOutput(*each) for each in zip(masks, stored.get("probabilities", [None] * len(masks)), strict=True)],
+        plan=plan,
+        sizes=tuple(map(tuple, stored["sizes"].tolist())),
         rate_hz=plan.rate_hz,
     )
 
@@ -184,8 +187,7 @@ def _write(
         truths[index] = labels_in_input(scene.class_ids, resize)
         image = images[index][..., ::-1] if model.card.layout is Layout.BGR8 else images[index]
         remote[index] = model.predict(np.ascontiguousarray(image)[np.newaxis])[0]
-        outputs = local_model.infer(np.ascontiguousarray(local_input(images[index], local_model.card))[np.newaxis])
-        local.append(local_output({name: values[0] for name, values in outputs.items()}, resize, local_model))
+        local.append(local_result(local_model, images[index], resize))
         encoded = (
             image_codecs.encode(images[index], Layout.RGB8, _VEHICLE.codec, _VEHICLE.quality),
             image_codecs.encode_mask(remote[index], _VEHICLE.mask_codec),

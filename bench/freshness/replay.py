@@ -6,17 +6,14 @@ Results arrive after a fixed time, or over an emulated link, with or without an 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
-from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
+from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, SyntheticDrive, record_drive
 from edge.config import EdgeConfig
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, Presenter, PresenterParts, Tick
-from modelling.evaluation.class_map import ClassMap
 from modelling.evaluation.streaming import Mask, StreamingScores, newest_ready
 from ops.link.arrivals import ResultArrivals, RoundTrip, after, over_link
-from shared.imaging.geometry import Geometry
 from shared.imaging.opencv import cv2
-from shared.messages.model_card import ModelCard
 from shared.network.link_spec import PROFILES
 from shared.registry import load
 from shared.runlog.presented_log import HOLD, OutputOrigin
@@ -85,44 +82,6 @@ def replay_drive(job: DriveReplay) -> dict[str, Scores]:
     return cases
 
 
-class ReplayedDrive(Protocol):
-    """A drive in the size of the model's input, and what the remote model makes of its frames."""
-
-    @property
-    def card(self) -> ModelCard:
-        """The card of the remote model."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """From the camera's frames to the model's input."""
-
-    @property
-    def due_ns(self) -> Sequence[int]:
-        """The time of each frame."""
-
-    @property
-    def images(self) -> Any:
-        """The image of each frame, H×W×3 RGB."""
-
-    @property
-    def truths(self) -> Any:
-        """The true labels of each frame; None for one without them."""
-
-    @property
-    def remote(self) -> Any:
-        """The remote model's result of each frame; None for one without it."""
-
-    @property
-    def classes(self) -> ClassMap:
-        """The compared classes."""
-
-    def in_truth(self, mask: Mask) -> Mask:
-        """Returns a result in the size of the true labels."""
-
-    def drive_of(self, tick: int) -> str:
-        """Returns the name of the continuous drive that a frame is part of."""
-
-
 def usable_sources(drive: RecordedDrive, arrivals: ResultArrivals) -> list[int | None]:
     """Returns the frame of the newest result at each tick; None before the first result and if it is too old."""
     newest = [arrivals.newest(due_ns) for due_ns in drive.due_ns]
@@ -141,7 +100,7 @@ class MadeOutput:
     age_ns: int | None = None  # Time from the frame of the result to the tick; None without an output.
 
 
-def presented(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> list[MadeOutput]:
+def presented(drive: RecordedDrive, presenter: Presenter, sources: Sources) -> list[MadeOutput]:
     """Returns what a presenter makes for every tick."""
     made = []
     for tick, output in enumerate(outputs(drive, presenter, sources)):
@@ -159,7 +118,7 @@ def undelayed(masks: Iterable[Mask | None], origin: OutputOrigin) -> list[MadeOu
     return [MadeOutput() if mask is None else MadeOutput(mask, origin, 0) for mask in masks]
 
 
-def at_the_tick(drive: ReplayedDrive, made: Sequence[MadeOutput], *, takes_time: bool = True) -> list[MadeOutput]:
+def at_the_tick(drive: RecordedDrive, made: Sequence[MadeOutput], *, takes_time: bool = True) -> list[MadeOutput]:
     """Returns the newest output that was ready at each tick, see `newest_ready`.
 
     An output that takes time is ready after its tick and before the next one is due; for any such time, the result is the
@@ -176,7 +135,7 @@ def at_the_tick(drive: ReplayedDrive, made: Sequence[MadeOutput], *, takes_time:
     return found
 
 
-def outputs(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
+def outputs(drive: RecordedDrive, presenter: Presenter, sources: Sources) -> Iterator[Output]:
     """Yields the output of every tick."""
     for tick, source in enumerate(sources):
         newest = None
@@ -185,7 +144,7 @@ def outputs(drive: ReplayedDrive, presenter: Presenter, sources: Sources) -> Ite
         yield presenter.present(Tick(tick, drive.due_ns[tick], drive.images[tick], drive.geometry), newest)
 
 
-def score(drive: ReplayedDrive, made: Sequence[MadeOutput], ticks: Container[int] | None = None) -> StreamingScores:
+def score(drive: RecordedDrive, made: Sequence[MadeOutput], ticks: Container[int] | None = None) -> StreamingScores:
     """Scores what is there at some ticks, or at all, where the drive has true labels."""
     scores = StreamingScores(drive.classes.names)
     for tick, each in enumerate(made):
@@ -199,7 +158,7 @@ def score(drive: ReplayedDrive, made: Sequence[MadeOutput], ticks: Container[int
 
 
 def both_measures(
-    drive: ReplayedDrive, made: Mapping[str, Sequence[MadeOutput]], ticks: Container[int], strict_ticks: Container[int]
+    drive: RecordedDrive, made: Mapping[str, Sequence[MadeOutput]], ticks: Container[int], strict_ticks: Container[int]
 ) -> tuple[Scores, Scores]:
     """Returns the scores by candidate for `ticks`, and at `strict_ticks`."""
     at = {name: at_the_tick(drive, each, takes_time=name not in _AS_RECEIVED) for name, each in made.items()}
@@ -216,13 +175,13 @@ def open_presenter(name: str, parts: PresenterParts) -> Presenter:
 
 
 def _over_link(
-    drive: RecordedDrive, job: DriveReplay, link: str, outage_ns: tuple[int, int] | None = None
+    drive: SyntheticDrive, job: DriveReplay, link: str, outage_ns: tuple[int, int] | None = None
 ) -> ResultArrivals:
     spec = PROFILES[link].model_copy(update={"seed": drive.plan.seed})
     return over_link(spec, job.trip, drive.period_ns, drive.sizes, outage_ns)
 
 
-def _scores(drive: RecordedDrive, job: DriveReplay, case: str, arrivals: ResultArrivals) -> dict[str, Scores]:
+def _scores(drive: SyntheticDrive, job: DriveReplay, case: str, arrivals: ResultArrivals) -> dict[str, Scores]:
     """Returns the scores of every candidate over the same ticks, of both measures."""
     first = -(-_WARM_UP_MS * NS_PER_MS // drive.period_ns)
     last = len(drive.images)
@@ -231,7 +190,7 @@ def _scores(drive: RecordedDrive, job: DriveReplay, case: str, arrivals: ResultA
     parts = PresenterParts(drive.card, drive.local_output, job.fusion, drive.local_card)
     made = {
         CEILING: undelayed(drive.remote, OutputOrigin.REMOTE),
-        LOCAL: undelayed(drive.local, OutputOrigin.LOCAL),
+        LOCAL: undelayed([each.result for each in drive.local], OutputOrigin.LOCAL),
         EVERY: presented(drive, open_presenter(HOLD, parts), sparse),
     }
     made |= {name: presented(drive, open_presenter(name, parts), sources) for name in job.presenters}

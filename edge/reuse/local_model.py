@@ -176,8 +176,7 @@ class LocalModel:
         opened.put(model)
         while (image := self._images.get()) is not None:
             try:
-                outputs = model.infer(np.ascontiguousarray(image)[np.newaxis])
-                answer: Outputs | Exception = {name: values[0] for name, values in outputs.items()}
+                answer: Outputs | Exception = model.infer_one(image)
             except Exception as error:  # noqa: BLE001 (any failure of a model is counted, and the frame goes to a worker)
                 answer = error
             self._answers.put(answer)

@@ -281,8 +281,7 @@ def _thresholds(
 ) -> CascadeThresholds:
     """Returns the thresholds of the cascade, after checking that the model's answers have a confidence."""
     name = local.card.name
-    outputs = local.infer(warmup_images(local.card.height, local.card.width, 1))
-    one = {head: values[0] for head, values in outputs.items()}
+    one = local.infer_one(warmup_images(local.card.height, local.card.width, 1)[0])
     try:
         confidence = task_named(card.task).confidence(one, local.manifest, 1.0)
     except ConfidenceError as error:

@@ -21,7 +21,7 @@ WIDTH, CAPTION, FONT_SCALE = 640, 44, 0.72  # Of a panel, pixels.
 WHITE, BLACK = (255, 255, 255), (30, 30, 30)
 
 drive = record_drive(RecordedDrivePlan(DRIVE, RATE_HZ, MOMENT + 1, Path("models"), "road-small", "road-tiny"))
-image, truth, local = drive.images[MOMENT], drive.truths[MOMENT], drive.local[MOMENT]
+image, truth, local = drive.images[MOMENT], drive.truths[MOMENT], drive.local[MOMENT].result
 
 
 def presented(name: str) -> np.ndarray:

@@ -19,9 +19,9 @@ from modelling.evaluation.bag_images import (
 )
 from modelling.evaluation.metrics import (
     HEADLINE_SIZE,
+    LOW_SCORE,
     matchers_by_size,
     metrics_by_size,
-    with_low_threshold,
 )
 from modelling.evaluation.segmentation import BagEvaluation
 from rosbag_tools.drive.scene import OBJECTS, Box
@@ -91,13 +91,12 @@ def evaluate_detection(model: Model, bag: Path, settings: EvaluationSettings) ->
         SkylaneError: the bag cannot be read, or has no such camera with boxes.
     """
     images = LabelledImages(bag, settings.camera, BOXES, settings.frames)
-    card, manifest, frames = model.card, with_low_threshold(model.manifest), 0
+    card, manifest, frames = model.card, model.manifest.with_score_threshold(LOW_SCORE), 0
     identity = plan(Resize.CROP, card.height, card.width, card.height, card.width)
     truth, matchers = TrueBoxes(card), matchers_by_size(len(card.labels.names))
     for frames, labelled in enumerate(images, start=1):
         image, geometry = prepared(labelled.pixels, labelled.layout, card)
-        outputs = model.infer(image[np.newaxis])
-        found = objects({head: values[0] for head, values in outputs.items()}, identity, manifest)
+        found = objects(model.infer_one(image), identity, manifest)
         true_boxes, class_ids = truth.in_input(labelled.truth, geometry)
         for matcher in matchers.values():
             matcher.add(found, true_boxes, class_ids)
@@ -141,6 +140,11 @@ class TrueBoxes:
         rows[:, 1:] = boxes.to_target(rows[:, 1:], geometry)
         clipped = np.concatenate(split_boxes(rows, self._card.height, self._card.width))
         return clipped[:, 1:], clipped[:, 0].astype(np.intp)
+
+
+def in_input(found: Detections, geometry: Geometry) -> Detections:
+    """Returns objects in pixels of the source of `geometry` in pixels of the input."""
+    return Detections(boxes.to_target(found.boxes, geometry), found.class_ids, found.scores)
 
 
 def class_ids_by_name(names: tuple[str, ...]) -> dict[str, int]:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from shared.imaging.boxes import areas, intersections, pairwise_iou
 from shared.messages.results import Detections
-from shared.models.manifest import Manifest
 
 Floats = npt.NDArray[np.float32]
 
@@ -113,18 +112,12 @@ def _root_areas(boxes: Floats) -> npt.NDArray[np.float64]:
 SIZES = (6.0, 12.0, 24.0)  # Smallest counted objects: root of the area in pixels of the model's input.
 HEADLINE_SIZE = 12.0  # The size of the summary value.
 
-_MIN_SCORE = 0.05  # Lower scores hardly change the precision-recall curve, but cost the most time.
+LOW_SCORE = 0.05  # Lower scores of a box hardly change the precision-recall curve, but cost the most time.
 
 
 def matchers_by_size(classes: int) -> dict[float, BoxMatcher]:
     """Returns an empty matcher for each size."""
     return {size: BoxMatcher(classes, size) for size in SIZES}
-
-
-def with_low_threshold(manifest: Manifest) -> Manifest:
-    """Returns the manifest with a score threshold that is low enough for a whole precision-recall curve."""
-    section = manifest.detection.model_copy(update={"score_threshold": _MIN_SCORE})
-    return manifest.model_copy(update={"detection": section})
 
 
 def metrics_by_size(matchers: dict[float, BoxMatcher], names: Sequence[str], threshold: float) -> dict[str, Any]:

@@ -15,12 +15,10 @@ from modelling.evaluation.bag_images import (
 )
 from modelling.evaluation.class_map import ClassMap, class_map
 from modelling.evaluation.metrics import Confusion
-from shared.imaging.geometry import to_source
+from shared.imaging.geometry import UNSEEN, to_source
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
 from shared.terminal_table import Table
-
-UNSEEN = 255  # The class id of pixels outside of the model's crop, which are not evaluated.
 
 
 @dataclass(frozen=True, slots=True)

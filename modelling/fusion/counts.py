@@ -25,11 +25,9 @@ from edge.presenting.fuse import MaskPair, disagreement, fused_detections, fused
 from edge.presenting.fusion_table import SCORES, FusionTable, JudgedAge, table_shape
 from edge.presenting.warp import moved_detections, moved_mask
 from modelling.evaluation.bag_images import ComparedWith
+from modelling.evaluation.detection import in_input
 from modelling.evaluation.metrics import HEADLINE_SIZE, UNLABELLED, BoxMatcher, Confusion
 from modelling.fusion.recording import AgedResult
-from shared.imaging.boxes import to_target
-from shared.imaging.geometry import Geometry
-from shared.messages.results import Detections
 
 Shares = npt.NDArray[np.float32]
 
@@ -52,7 +50,7 @@ class BoxCounts:
         moved = moved_detections(each.source.remote, each.motion, plan)
         for found, counts in ((moved, self._remote[each.age]), (each.now.local.result, self._local)):
             matcher = BoxMatcher(self._labels, HEADLINE_SIZE)
-            matcher.add(_in_input(found, plan), *truth)
+            matcher.add(in_input(found, plan), *truth)
             for label in range(self._labels):
                 scores, hits = matcher.scored(label)
                 ranges = score_range(scores)
@@ -88,7 +86,7 @@ class BoxJudge:
             each.age, {name: BoxMatcher(self._labels, HEADLINE_SIZE) for name in shown}
         )
         for name, found in shown.items():
-            matchers[name].add(_in_input(found, plan), *each.now.truth)
+            matchers[name].add(in_input(found, plan), *each.now.truth)
 
     def judged(self) -> tuple[JudgedAge, ...]:
         """Returns the mean average precision at each age that was met."""
@@ -110,10 +108,6 @@ def _shares(counts: npt.NDArray[np.float64]) -> Shares:
     own = (np.arange(SCORES) + 0.5) / SCORES
     shares = (counts[0] + _PRIOR_BOXES * own) / (counts[1] + _PRIOR_BOXES)
     return np.maximum.accumulate(shares, axis=1).astype(np.float32)
-
-
-def _in_input(found: Detections, plan: Geometry) -> Detections:
-    return Detections(to_target(found.boxes, plan), found.class_ids, found.scores)
 
 
 Counts = npt.NDArray[np.float64]  # …×cells×remote×local×true class: pixels.

@@ -62,10 +62,10 @@ def recorded_frames(
     truths = TrueBoxes(card) if card.task == "detection" else None
     for number, (pixels, layout, stamp_ns, truth) in enumerate(images):
         image, plan = prepared(pixels, layout, card)
-        outputs = _outputs(reference, image)
+        outputs = reference.infer_one(image)
         rgb = image[..., ::-1] if card.layout is Layout.BGR8 else image
         tick = Tick(number, stamp_ns, np.ascontiguousarray(rgb), plan)
-        own = local_output(_outputs(local, coarse(local_input(tick.image, local.card), local_side)), plan, local)
+        own = local_result(local, tick.image, plan, local_side)
         remote: Any = outputs["mask"] if truths is None else objects(outputs, plan, manifest)
         true: Any
         if truths is not None:
@@ -97,6 +97,14 @@ def confirmed(frames: Sequence[RecordedFrame]) -> list[RecordedFrame]:
         found.append(replace(now, truth=truth))
         later = now
     return found[::-1]
+
+
+def local_result(local: Model, rgb: ImageArray, plan: Geometry, side: int | None = None) -> LocalOutput:
+    """Returns what the local model makes of an image; `plan` is the geometry of the reference model's input.
+
+    `rgb` has the size of that input. `side`: the detail that the local model sees, see `coarse`.
+    """
+    return local_output(local.infer_one(coarse(local_input(rgb, local.card), side)), plan, local)
 
 
 def coarse(image: ImageArray, side: int | None) -> ImageArray:
@@ -144,8 +152,3 @@ def _without_padding(mask: Mask, plan: Geometry) -> Mask:
     ]
     placed[pasted] = mask[pasted]
     return placed
-
-
-def _outputs(model: Model, image: Any) -> dict[str, Any]:
-    found = model.infer(np.ascontiguousarray(image)[np.newaxis])
-    return {name: values[0] for name, values in found.items()}

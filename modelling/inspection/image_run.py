@@ -51,9 +51,9 @@ def predict(model: Model, rgb: ImageArray, size: MaskSize = "frame") -> ImageRun
     """
     image, geometry = prepared(rgb, Layout.RGB8, model.card)
     began_ns = clock.now_ns()
-    outputs = model.infer(image[np.newaxis])
+    outputs = model.infer_one(image)
     inference_ms = (clock.now_ns() - began_ns) / 1e6
-    result = _result(model, {head: values[0] for head, values in outputs.items()}, geometry, size)
+    result = _result(model, outputs, geometry, size)
     return ImageRun(result, model.card, inference_ms)
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
-
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.bag_images import (
     ComparedWith,
@@ -155,7 +153,7 @@ class _Runner:
     def add(self, drive: str, image: LabelledImage) -> None:
         replayed, scorer, card = self._replay, self._replay.scorer, self._reference.card
         prepared_image, geometry = prepared(image.pixels, image.layout, card)
-        outputs = _first(self._reference, prepared_image)
+        outputs = self._reference.infer_one(prepared_image)
         if image.truth is None:
             image = image._replace(truth=scorer.result_as_truth(outputs, self._reference.manifest, geometry))
         form = (*image.pixels.shape[:2], str(image.layout))
@@ -172,14 +170,10 @@ class _Runner:
         replayed, scorer = self._replay, self._replay.scorer
         same_view = replace(local.card, resize=self._reference.card.resize)
         prepared_image, own = prepared(image.pixels, image.layout, same_view)
-        outputs = _first(local, prepared_image)
+        outputs = local.infer_one(prepared_image)
         replayed.local_answers.append(scorer.answer(outputs, local.manifest, geometry, own))
         replayed.local_outputs.append(scorer.confidence_outputs(outputs, local.manifest))
         replayed.samples.append(scorer.samples(outputs, image.truth, local.manifest, geometry, own))
-
-
-def _first(model: Model, image: Any) -> FrameOutputs:
-    return {name: values[0] for name, values in model.infer(image[np.newaxis]).items()}
 
 
 def _check_local(reference: ModelCard, local: Model | None) -> None:

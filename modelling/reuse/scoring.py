@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from modelling.evaluation.bag_images import EvaluationError
 from modelling.evaluation.class_map import ClassMap
-from modelling.evaluation.detection import TrueBoxes
-from modelling.evaluation.metrics import HEADLINE_SIZE, BoxMatcher, Confusion, with_low_threshold
+from modelling.evaluation.detection import TrueBoxes, in_input
+from modelling.evaluation.metrics import HEADLINE_SIZE, LOW_SCORE, BoxMatcher, Confusion
 from modelling.reuse.calibration import CalibrationSamples
-from shared.imaging import boxes
 from shared.imaging.frames import Pixels
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
 from shared.imaging.opencv import cv2
@@ -179,8 +178,7 @@ class DetectionScorer:
 
     def answer(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry, own: Geometry) -> Detections:
         """Returns the boxes in pixels of the reference model's input."""
-        found = objects(outputs, own, with_low_threshold(manifest))
-        return Detections(boxes.to_target(found.boxes, reference), found.class_ids, found.scores)
+        return in_input(objects(outputs, own, manifest.with_score_threshold(LOW_SCORE)), reference)
 
     def true_answer(self, truth: Any, reference: Geometry) -> Any:
         """Returns boxes in pixels of the reference model's input, and their classes."""
@@ -225,11 +223,9 @@ class DetectionScorer:
         self, outputs: FrameOutputs, truth: Any, manifest: Manifest, reference: Geometry, own: Geometry
     ) -> CalibrationSamples:
         """Returns the boxes that the confidence counts; the true class is whether a box matches a true one."""
-        section = manifest.detection.model_copy(update={"score_threshold": LOWEST_SCORE})
-        found = objects(outputs, own, manifest.model_copy(update={"detection": section}))
+        found = objects(outputs, own, manifest.with_score_threshold(LOWEST_SCORE))
         matcher = BoxMatcher(self._classes, 0.0)
-        in_input = Detections(boxes.to_target(found.boxes, reference), found.class_ids, found.scores)
-        matcher.add(in_input, *self._truth.in_input(truth, reference))
+        matcher.add(in_input(found, reference), *self._truth.in_input(truth, reference))
         scored = [matcher.scored(class_id) for class_id in range(self._classes)]
         odds = log_odds(np.concatenate([scores for scores, _ in scored]))
         hits = np.concatenate([hits for _, hits in scored])

@@ -45,8 +45,7 @@ class KnownAnswers:
         """Runs the model on every image; `on_image` receives the number of images so far."""
         outputs = {}
         for number, image in enumerate(images, 1):
-            found = model.infer(np.asarray(image, np.uint8)[np.newaxis])
-            outputs[digest(image)] = {head: values[0] for head, values in found.items()}
+            outputs[digest(image)] = model.infer_one(np.asarray(image, np.uint8))
             on_image(number)
         return cls(outputs)
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from time import perf_counter_ns
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from shared.config import ConfigError
 from shared.errors import SkylaneError
@@ -134,6 +135,11 @@ class Model:
             return self._run(images)
         parts = [self._part(images[start : start + size], size) for start in range(0, len(images), size)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def infer_one(self, image: npt.NDArray[np.uint8]) -> dict[str, npt.NDArray[Any]]:
+        """Returns the outputs for one image, uint8 H×W×3, without the axis of the batch. See `infer`."""
+        outputs = self.infer(np.ascontiguousarray(image)[np.newaxis])
+        return {name: values[0] for name, values in outputs.items()}
 
     def warm_up(self, runs: int | None = None) -> list[float]:
         """Runs the smallest batch `runs` times, by default as given in the manifest; returns the milliseconds of each.

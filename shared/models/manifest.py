@@ -336,6 +336,10 @@ class Manifest(Section):
         """Whether the scores are those of boxes, not of the whole image."""
         return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
 
+    def with_score_threshold(self, score: float) -> Self:
+        """Returns a copy with another lowest score of a reported box."""
+        return self.model_copy(update={"detection": self.detection.model_copy(update={"score_threshold": score})})
+
     def with_confidence_head(self) -> Self:
         """Returns a copy with a second head `confidence`, N×h×w×C scores before softmax; itself if the model has none."""
         if self.confidence is None:

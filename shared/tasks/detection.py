@@ -110,9 +110,8 @@ class DetectionTask:
     def confidence(self, outputs: Mapping[str, Any], manifest: Any, temperature: float) -> Confidence:
         """Returns the score of every box that non-maximum suppression leaves, also of those below the score threshold."""
         height, width = manifest.input.height, manifest.input.width
-        section = manifest.detection.model_copy(update={"score_threshold": LOWEST_SCORE})
-        lowered = manifest.model_copy(update={"detection": section})
-        found = objects(outputs, plan(Resize.STRETCH, height, width, height, width), lowered)
+        geometry = plan(Resize.STRETCH, height, width, height, width)
+        found = objects(outputs, geometry, manifest.with_score_threshold(LOWEST_SCORE))
         return Confidence(calibrated_sigmoid(log_odds(found.scores), temperature), two_sided=True)
 
 

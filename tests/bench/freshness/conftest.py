@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.freshness.recording import RecordedDrive, RecordedDrivePlan, record_drive
+from bench.freshness.recording import RecordedDrivePlan, SyntheticDrive, record_drive
 from tests.support.local_models import write_segmentation
 
 CLASSES = 12
@@ -25,7 +25,7 @@ def small_plan(repository: Path, number: int = 0, frames: int = 24) -> RecordedD
 
 
 @pytest.fixture(scope="session")
-def drive(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> RecordedDrive:
+def drive(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> SyntheticDrive:
     """A recorded drive; recordings lie below the working directory."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("drives"))

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from bench.freshness.live import LivePlan, measure_live, play_live
-from bench.freshness.recording import RecordedDrive
+from bench.freshness.recording import SyntheticDrive
 from shared.network.link_spec import LinkSpec
 
 pytestmark = pytest.mark.mosquitto
 _NEAR = LinkSpec(delay_ms=10)
 
 
-def test_a_live_run_of_held_results_equals_its_replay(drive: RecordedDrive, tmp_path: Path) -> None:
+def test_a_live_run_of_held_results_equals_its_replay(drive: SyntheticDrive, tmp_path: Path) -> None:
     """Holding needs no time and no flow, so each difference would be another frame, result or tick."""
     slow = drive.only_every(3)
     scores = play_live(slow, LivePlan("hold", link=_NEAR, inference_ms=10), tmp_path)
@@ -23,7 +23,7 @@ def test_a_live_run_of_held_results_equals_its_replay(drive: RecordedDrive, tmp_
         assert (live.origin, live.drive) == (replayed.origin, replayed.drive)
 
 
-def test_the_figures_of_a_live_run_count_every_tick(drive: RecordedDrive, tmp_path: Path) -> None:
+def test_the_figures_of_a_live_run_count_every_tick(drive: SyntheticDrive, tmp_path: Path) -> None:
     """A tick that is not scored is counted with its reason."""
     found = measure_live([drive], LivePlan("hold", link=_NEAR, inference_ms=10), tmp_path)
     assert found["ticks"] + found["ticks_without_output"] + found["outputs_not_written"] == len(drive.images)

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.freshness.recording import RecordedDrive
+from bench.freshness.recording import SyntheticDrive
 from bench.freshness.replay import MadeOutput, at_the_tick, outputs, presented, score, undelayed, usable_sources
 from edge.presenting.presenter import HoldPresenter, PresenterParts
 from ops.link.arrivals import ResultArrivals, after
 from shared.runlog.presented_log import OutputOrigin
 
 
-def hold(drive: RecordedDrive) -> HoldPresenter:
+def hold(drive: SyntheticDrive) -> HoldPresenter:
     """A new presenter, as a run builds one."""
     return HoldPresenter(PresenterParts(drive.card))
 
 
-def test_holding_without_a_delay_is_the_ceiling(drive: RecordedDrive) -> None:
+def test_holding_without_a_delay_is_the_ceiling(drive: SyntheticDrive) -> None:
     """The streaming accuracy of fresh results is the accuracy of the model."""
     sources = usable_sources(drive, after(0, len(drive.images), drive.period_ns))
     held = score(drive, presented(drive, hold(drive), sources))
@@ -24,7 +24,7 @@ def test_holding_without_a_delay_is_the_ceiling(drive: RecordedDrive) -> None:
     assert {tick.age_ns for tick in held.ticks} == {0}
 
 
-def test_a_held_result_is_scored_against_the_labels_of_now(drive: RecordedDrive) -> None:
+def test_a_held_result_is_scored_against_the_labels_of_now(drive: SyntheticDrive) -> None:
     """Three frames later, the mask of a frame meets the labels of the present, and has the age of three frames."""
     sources = usable_sources(drive, after(100, len(drive.images), drive.period_ns))
     scores = score(drive, presented(drive, hold(drive), sources), range(6, len(drive.images)))
@@ -35,7 +35,7 @@ def test_a_held_result_is_scored_against_the_labels_of_now(drive: RecordedDrive)
         assert scored.tallies[2].tolist() == np.bincount(held_mask.ravel(), minlength=12).tolist()
 
 
-def test_at_the_tick_an_output_that_takes_time_counts_one_tick_late(drive: RecordedDrive) -> None:
+def test_at_the_tick_an_output_that_takes_time_counts_one_tick_late(drive: SyntheticDrive) -> None:
     """A held result counts as soon as it is there; both stay where nothing newer is made."""
     made = [MadeOutput(), *undelayed(drive.remote[1:3], OutputOrigin.WARPED), MadeOutput()]
     made += undelayed(drive.remote[4:], OutputOrigin.WARPED)
@@ -46,7 +46,7 @@ def test_at_the_tick_an_output_that_takes_time_counts_one_tick_late(drive: Recor
     assert late[4].mask is made[2].mask is at_once[3].mask
 
 
-def test_ticks_before_the_first_result_are_missing(drive: RecordedDrive) -> None:
+def test_ticks_before_the_first_result_are_missing(drive: SyntheticDrive) -> None:
     """They lower the second value only."""
     sources = usable_sources(drive, after(200, len(drive.images), drive.period_ns))
     scores = score(drive, presented(drive, hold(drive), sources))
@@ -54,14 +54,14 @@ def test_ticks_before_the_first_result_are_missing(drive: RecordedDrive) -> None
     assert scores.mean_iou(with_missing=True) < scores.mean_iou()
 
 
-def test_a_result_that_is_too_old_is_not_used(drive: RecordedDrive) -> None:
+def test_a_result_that_is_too_old_is_not_used(drive: SyntheticDrive) -> None:
     """The limit is that of the vehicle: two seconds, here ten frames."""
-    slow = replace(drive, rate_hz=5)
+    slow = replace(drive, due_ns=range(0, 24 * 200_000_000, 200_000_000))
     only_first = ResultArrivals((0, *[None] * 23))
     assert usable_sources(slow, only_first) == [0] * 11 + [None] * 13
 
 
-def test_ticks_come_in_order_with_the_newest_result(drive: RecordedDrive) -> None:
+def test_ticks_come_in_order_with_the_newest_result(drive: SyntheticDrive) -> None:
     """A presenter of a replay cannot see the future."""
     sources = usable_sources(drive, after(70, len(drive.images), drive.period_ns))
     for tick, output in enumerate(outputs(drive, hold(drive), sources)):
