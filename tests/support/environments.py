@@ -94,6 +94,7 @@ class Environment:
                 "HOME": str(cwd),
                 "TMPDIR": str(cwd),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
+                "TF_USE_LEGACY_KERAS": "1",  # `unimportable` imports Keras; here it would take seconds for each command.
                 **variables,
             },
             stdin=subprocess.DEVNULL,
