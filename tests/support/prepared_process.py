@@ -10,6 +10,7 @@ import os
 import runpy
 import socket
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ _ARGUMENTS = slice(45, 47)  # Fields of /proc/self/stat behind the name: where t
 def main(number: int, modules: list[str]) -> tuple[list[str], str] | None:
     """Serves requests; returns the command and the module to run in a fork, None at the end of the requests."""
     for name in modules:
-        import_module(name)
+        with suppress(ImportError):  # Of a library that is not installed; the fork says what it needs.
+            import_module(name)
     gc.freeze()  # A fork's garbage collector then does not copy the memory of all these modules.
     requests = socket.socket(fileno=number)
     while True:
