@@ -37,7 +37,7 @@ _MODULES = {
     "tests.": _COMMON,
     "bench.": _COMMON,
 }
-_Popen: Any = subprocess.Popen
+UsualPopen: Any = subprocess.Popen  # For tests whose subject is the start of a process.
 
 
 class _PreparedProcess:
@@ -48,7 +48,7 @@ class _PreparedProcess:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", str(_PROGRAM), str(its.fileno()), *modules, " " * _COMMAND_LINE_BYTES]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-        self._process = _Popen(command, pass_fds=[its.fileno()], env=environment, cwd=_PROGRAM.parent, **streams)
+        self._process = UsualPopen(command, pass_fds=[its.fileno()], env=environment, cwd=_PROGRAM.parent, **streams)
         its.close()
         atexit.register(self._end)
 
@@ -102,7 +102,7 @@ class _Preparation:
         return any(name.startswith(_EARLY_VARIABLES) for name in changed) or limits != self._limits
 
 
-class _PreparedPopen(_Popen):  # type: ignore[misc]  # Popen is generic for mypy alone.
+class _PreparedPopen(UsualPopen):  # type: ignore[misc]  # Popen is generic for mypy alone.
     """A subprocess, forked from a prepared process if there is one for its command."""
 
     preparation: ClassVar[_Preparation]
