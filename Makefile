@@ -9,7 +9,7 @@ COMPILE := uv pip compile --no-config --universal --python-version 3.11 --genera
 	--no-annotate --custom-compile-command "make lock" --quiet
 COMPILE_PART := $(COMPILE) --constraint requirements-dev.lock
 
-.PHONY: venv dev demo view batch-demo test check docs docs-reference results results-noscope freshness bench fleet study faults soak fuzz audit peers protos wheel lock clean
+.PHONY: venv dev demo view batch-demo test check docs docs-reference results results-noscope freshness bench bench-rounds fleet study faults soak fuzz audit peers protos wheel lock clean
 .DEFAULT_GOAL := venv
 
 venv: $(VENV)
@@ -113,6 +113,11 @@ bench: dev
 	@$(BIN)/python -m bench gateway
 	@$(BIN)/python -m bench baselines
 	@$(BIN)/python -m bench batch
+
+# One round of every bench as a command of its own, with workers of TensorFlow; `make test` runs the benches in its own process.
+bench-rounds: dev
+	@.ci/install-real-parts
+	@$(BIN)/python -m pytest -q -m bench_rounds tests/bench/test_smoke.py
 
 # Dispatch by load against its targets, where each part saturates, and the formula of docs/guides/sizing.md; more than half an hour.
 fleet: dev

@@ -77,17 +77,25 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def problem(environment: Environment, arguments: Sequence[str], root: Path, **variables: str) -> str:
-    """Runs a command as in a container whose file system is `root`; returns why it cannot work there, or nothing."""
-    moved = [re.sub(r"(^|=)/", rf"\1{root}/", word) for word in arguments]
-    free = [re.sub(r"0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in moved]
-    code, output = environment.run(free, root, variables)
-    if code in (0, STOPPED):
-        return ""
-    is_incomplete = (
-        re.search("not installed|Traceback|^Usage:", output, re.MULTILINE) and "does not exist" not in output
-    )
-    return f"exit code {code}: {output[-2000:]}" if is_incomplete else ""
+def problems(
+    environment: Environment, calls: Sequence[tuple[Sequence[str], Mapping[str, str]]], root: Path
+) -> dict[str, str]:
+    """Runs commands with variables as in a container whose file system is `root`; returns why some cannot work there."""
+    moved = [
+        (
+            [re.sub(r"0\.0\.0\.0:\d+$", "127.0.0.1:0", re.sub(r"(^|=)/", rf"\1{root}/", word)) for word in arguments],
+            variables,
+        )
+        for arguments, variables in calls
+    ]
+    ended = environment.run(moved, root)
+    return {
+        shlex.join(arguments): f"exit code {code}: {output[-2000:]}"
+        for (arguments, _), (code, output) in zip(calls, ended, strict=True)
+        if code not in (0, STOPPED)
+        and re.search("not installed|Traceback|^Usage:", output, re.MULTILINE)
+        and "does not exist" not in output
+    }
 
 
 def variables_of(command: NamedCommand, root: Path) -> dict[str, str]:
@@ -130,13 +138,14 @@ def test_calls_are_found_in_text_for_a_shell() -> None:
     ]
 
 
-@pytest.mark.parametrize("command", NAMED, ids=str)
-def test_a_named_command_finds_all_that_it_needs_in_its_image(
-    images: Mapping[str, Environment], machine: Path, command: NamedCommand
+@pytest.mark.parametrize("image", sorted({command.image for command in NAMED}))
+def test_the_named_commands_find_all_that_they_need_in_their_image(
+    images: Mapping[str, Environment], machine: Path, image: str
 ) -> None:
-    """Runs it with its own arguments until it looks up another machine or writes a bag, so that what it imports late counts."""
-    assert command.image in images, f"{command}: this image has no Skylane"
-    assert not problem(images[command.image], command.arguments, machine, **variables_of(command, machine))
+    """Runs each with its own arguments until it looks up another machine or writes a bag, so that what it imports late counts."""
+    assert image in images, f"{image} has no Skylane"
+    calls = [(command.arguments, variables_of(command, machine)) for command in NAMED if command.image == image]
+    assert problems(images[image], calls, machine) == {}
 
 
 @pytest.mark.parametrize(
@@ -180,17 +189,17 @@ def examples() -> list[list[str]]:
     return [call for text in texts for line in lines_of(text) if "'" not in line for call in calls_of(line) if call]
 
 
-@pytest.mark.parametrize(
-    ("name", "image"), [(name, image) for name, image, is_there in on_board() if not is_there], ids=str
-)
-def test_a_command_that_is_left_out_says_so(
-    images: Mapping[str, Environment], machine: Path, name: str, image: str
-) -> None:
+@pytest.mark.parametrize("image", [VEHICLE, WORKER])
+def test_a_command_that_is_left_out_says_so(images: Mapping[str, Environment], machine: Path, image: str) -> None:
     """In one line that names what is missing and where the command runs."""
-    example = next(call for call in examples() if call[0] == name and (len(call) > 1 or name == "demo"))
-    code, output = images[image].run(example, machine, {})
-    assert code == 1
-    assert re.fullmatch(r"skylane: .*needs \w+, which is not installed: the container images leave it out.*\n", output)
+    names = [name for name, where, is_there in on_board() if where == image and not is_there]
+    calls = [
+        next(call for call in examples() if call[0] == name and (len(call) > 1 or name == "demo")) for name in names
+    ]
+    line = r"skylane: .*needs \w+, which is not installed: the container images leave it out.*\n"
+    for call, (code, output) in zip(calls, images[image].run([(call, {}) for call in calls], machine), strict=True):
+        assert code == 1, call
+        assert re.fullmatch(line, output), (call, output)
 
 
 def parts() -> Mapping[str, set[str]]:
@@ -252,4 +261,4 @@ def test_what_a_page_installs_is_enough_for_its_commands(
     _, extras, *call = example
     environment = environment_of(wheel, {*extras.split(","), *COMMANDS[call[0]].extras.split(",")}, tmp_path)
     models = {} if call[0] == "model" else {"SKYLANE_MODELS": str(machine / "models")}
-    assert not problem(environment, call, machine, **models, **broker_of(call))
+    assert problems(environment, [(call, models | broker_of(call))], machine) == {}

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +17,7 @@ from uuid import uuid4
 import cv2
 import numpy as np
 import numpy.typing as npt
+from click.testing import CliRunner
 from rich.console import Console
 
 from cloud.config import CloudConfig
@@ -39,6 +38,7 @@ from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from shared.runlog.latency_log import WITH_RESULT, LogWriter, Outcome, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
+from skylane import cli
 from tests.support.memory_bus import MemoryBus
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12
@@ -230,9 +230,7 @@ def play(source: Path, url: str, out: Path, **settings: Any) -> tuple[int, str]:
 
 
 def skylane(*arguments: str) -> str:
-    """Runs the command line in a new process; returns its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "skylane", *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    """Runs a command line in this process; returns its output."""
+    done = CliRunner().invoke(cli.skylane, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
     return done.stdout

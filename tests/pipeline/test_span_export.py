@@ -17,15 +17,24 @@ from shared.mqtt.bus import Properties
 from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
 from tests.conftest import need_mosquitto
-from tests.pipeline.rig import pictures
+from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, pictures
 from tests.support.command import Command
+from tests.support.local_models import write_segmentation
 from tests.support.otlp_receiver import MISBEHAVIOURS, Answer, OtlpReceiver
 
-MODELS = Path(__file__).parents[2] / "models"
 VEHICLE, WORKER = "skylane-vehicle", "skylane-worker"
 FRAMES = 24
+MODEL = "local"
 
 pytestmark = pytest.mark.mosquitto
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose worker starts and answers at once; takes batches of any size."""
+    root = tmp_path_factory.mktemp("repository")
+    write_segmentation(root, MODEL, HEIGHT, WIDTH, CLASSES)
+    return root
 
 
 def play(folder: Path, broker: Broker, *flags: str) -> list[dict[str, str]]:
@@ -37,7 +46,7 @@ def play_and_log(folder: Path, broker: Broker, *flags: str) -> tuple[list[dict[s
     """Plays frames to the worker and returns the rows of the log, and the vehicle's log lines."""
     source = pictures(folder, FRAMES)
     run = folder / "run"
-    options = ("--broker", broker.url, "--model", "road-small", "--out", run, "--closed-loop", "--window", "8")
+    options = ("--broker", broker.url, "--model", MODEL, "--out", run, "--closed-loop", "--window", "8")
     with Command("edge", "play", source, *options, "--burst", "8", "--no-sinks", *flags) as vehicle:
         code, printed = vehicle.wait()
     assert code == 0, (printed, vehicle.log_lines)
@@ -50,12 +59,12 @@ def attributes(span: Any) -> dict[str, str]:
     return {each.key: each.value.string_value for each in span.attributes}
 
 
-def test_both_nodes_export_one_trace_for_each_frame(tmp_path: Path, mosquitto_broker: Broker) -> None:
+def test_both_nodes_export_one_trace_for_each_frame(tmp_path: Path, mosquitto_broker: Broker, repository: Path) -> None:
     """The worker's spans are children of the vehicle's attempt, and the durations those of the log."""
     with OtlpReceiver() as receiver:
         otel = ("--otel", receiver.url)
         flags = (*otel, "--max-wait-ms", "200", "--max-batch", "4")
-        with Worker(mosquitto_broker.url, models=MODELS, model="road-small", flags=flags):
+        with Worker(mosquitto_broker.url, models=repository, model=MODEL, flags=flags):
             rows = play(tmp_path, mosquitto_broker, *otel)
         frames = receiver.named(VEHICLE, "frame")
         attempts = {span.span_id: span for span in receiver.named(VEHICLE, "attempt")}
@@ -87,10 +96,10 @@ def test_both_nodes_export_one_trace_for_each_frame(tmp_path: Path, mosquitto_br
     assert any(len(batch.links) > 1 for batch in batches)
 
 
-def test_a_share_of_the_frames(tmp_path: Path, mosquitto_broker: Broker) -> None:
+def test_a_share_of_the_frames(tmp_path: Path, mosquitto_broker: Broker, repository: Path) -> None:
     """The vehicle chooses, and the worker follows: no trace is half a trace."""
     with OtlpReceiver() as receiver:
-        with Worker(mosquitto_broker.url, models=MODELS, model="road-small", flags=("--otel", receiver.url)):
+        with Worker(mosquitto_broker.url, models=repository, model=MODEL, flags=("--otel", receiver.url)):
             rows = play(tmp_path, mosquitto_broker, "--otel", receiver.url, "--otel-share", "0.5")
         chosen = {span.trace_id for span in receiver.named(VEHICLE, "frame")}
         served = {span.trace_id for span in receiver.named(WORKER, "serve")}
@@ -100,10 +109,10 @@ def test_a_share_of_the_frames(tmp_path: Path, mosquitto_broker: Broker) -> None
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Broker]:
+def served(repository: Path) -> Iterator[Broker]:
     """A broker with a worker that exports nothing, for several tests."""
     need_mosquitto()
-    with Broker.start(kind="mosquitto") as broker, Worker(broker.url, models=MODELS, model="road-small"):
+    with Broker.start(kind="mosquitto") as broker, Worker(broker.url, models=repository, model=MODEL):
         yield broker
 
 
@@ -126,19 +135,19 @@ def test_a_receiver_that_is_down(tmp_path: Path, served: Broker) -> None:
     assert any("sent=0 lost=" in line for line in lines)
 
 
-def test_a_client_of_its_own_trace(mosquitto_broker: Broker) -> None:
+def test_a_client_of_its_own_trace(mosquitto_broker: Broker, repository: Path) -> None:
     """The user property `traceparent` of a message decides, also if the frame is refused."""
     trace, span = bytes.fromhex("a" * 32), bytes.fromhex("b" * 16)
     with OtlpReceiver() as receiver:
         flags = ("--otel", receiver.url)
         with (
-            Worker(mosquitto_broker.url, models=MODELS, model="road-small", flags=flags),
+            Worker(mosquitto_broker.url, models=repository, model=MODEL, flags=flags),
             BrokerOptions(mosquitto_broker.url).open("other", None) as bus,
         ):
             replied = threading.Event()
             bus.subscribe(topics.MASKS.of(vehicle="other", camera="cam"), 1, lambda _: replied.set())
             context = Properties(correlation=b"other/cam/s/0", traceparent=f"00-{trace.hex()}-{span.hex()}-01")
-            frames = topics.FRAMES.of(model="road-small", vehicle="other", camera="cam")
+            frames = topics.FRAMES.of(model=MODEL, vehicle="other", camera="cam")
             bus.publish(frames, b"no frame", qos=1, properties=context)
             assert replied.wait(120)
         (serve,) = receiver.named(WORKER, "serve")

@@ -5,33 +5,36 @@ They are folders of links to the distributions that the tests run with. All lock
 
 import configparser
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from shared.runtime.memory import TUNABLE
+
 ROOT = Path(__file__).parents[2]
 STOPPED = 77  # The exit code of a command that was about to reach another machine.
 _LIMIT_S = 300  # Only a command that hangs takes so long.
 
-# With -I and -S, the path holds the standard library alone.
+# With -I and -S, the path holds the standard library alone. Each call is a fork of a process that has imported the large libraries.
 _RUN = f"""
-import json, os, sys
-folders, arguments = json.loads(sys.argv[1]), sys.argv[2:]
+import contextlib, importlib, json, os, signal, sys, tempfile, time
+(folders,), calls = [json.loads(word) for word in sys.argv[1:]], json.load(sys.stdin)
 sys.path += folders
 own = ("", "0.0.0.0", "127.0.0.1", "localhost")
+for library in ("numpy", "cv2", "msgspec", "paho.mqtt.client", "pydantic", "structlog", "tensorflow"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(library)
 
 def stop_at_the_first_effect(event, values):
     reaches = event == "socket.getaddrinfo" and isinstance(values[0], str) and values[0] not in own
@@ -40,9 +43,32 @@ def stop_at_the_first_effect(event, values):
         os.write(2, f"{{event}} {{values[0]}}".encode())
         os._exit({STOPPED})
 
-sys.addaudithook(stop_at_the_first_effect)
-from skylane.cli import main
-main(arguments)
+def call(arguments, variables, output):
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(variables)
+    sys.addaudithook(stop_at_the_first_effect)
+    from skylane.cli import main
+    main(arguments)
+
+results = []
+for arguments, variables in calls:
+    with tempfile.TemporaryFile() as output:
+        if (pid := os.fork()) == 0:
+            call(arguments, variables, output.fileno())
+            sys.exit()
+        end = time.monotonic() + {_LIMIT_S}
+        while (status := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        if status[0] == 0:
+            status = os.waitpid(pid, 0)
+        output.seek(0)
+        results.append([os.waitstatus_to_exitcode(status[1]), output.read().decode(errors="replace")])
+print(json.dumps(results))
 """
 _PARSE = """
 import json, sys
@@ -84,30 +110,19 @@ class Environment:
 
     folders: Sequence[Path]
 
-    def run(self, arguments: Sequence[str], cwd: Path, variables: Mapping[str, str]) -> tuple[int, str]:
-        """Runs a command line of Skylane until it looks up another machine; returns its exit code and output."""
-        process = subprocess.Popen(
-            [*self._python(_RUN), *arguments],
-            cwd=cwd,
-            env={
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(cwd),
-                "TMPDIR": str(cwd),
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                **variables,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=_LIMIT_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.returncode, output
+    def run(self, calls: Sequence[tuple[Sequence[str], Mapping[str, str]]], cwd: Path) -> list[tuple[int, str]]:
+        """Runs command lines of Skylane with variables, each until it looks up another machine.
+
+        Returns the exit code and output of each.
+        """
+        variables = {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(cwd),
+            "TMPDIR": str(cwd),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "GLIBC_TUNABLES": f"{TUNABLE}=0",  # Otherwise a command would execute this whole program again.
+        }
+        return [(code, output) for code, output in self._ask(_RUN, calls, cwd=cwd, env=variables)]
 
     def unparsable(self, lines: Sequence[Sequence[str]]) -> dict[int, str]:
         """Parses command lines without running them; returns the errors by index."""
@@ -115,18 +130,16 @@ class Environment:
 
     def unimportable(self, paths: Collection[str]) -> dict[str, str]:
         """Imports "module:attribute" paths; returns the errors by path."""
-        return self._ask(_IMPORT, sorted(paths))
+        refused: dict[str, str] = self._ask(_IMPORT, sorted(paths))
+        return refused
 
-    def _python(self, program: str) -> list[str]:
-        return [sys.executable, "-I", "-S", "-c", program, json.dumps([str(folder) for folder in self.folders])]
-
-    def _ask(self, program: str, question: object) -> dict[str, str]:
+    def _ask(self, program: str, question: object, **options: Any) -> Any:
+        command = [sys.executable, "-I", "-S", "-c", program, json.dumps([str(folder) for folder in self.folders])]
         done = subprocess.run(
-            self._python(program), input=json.dumps(question), capture_output=True, text=True, check=False
+            command, input=json.dumps(question), capture_output=True, text=True, check=False, **options
         )
         assert done.returncode == 0, done.stderr
-        answer: dict[str, str] = json.loads(done.stdout)
-        return answer
+        return json.loads(done.stdout)
 
 
 def link(folder: Path, names: Iterable[str]) -> Path:
