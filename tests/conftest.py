@@ -10,7 +10,6 @@ from hypothesis import settings
 
 from ops.broker.broker import Broker
 from ops.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto
-from tests.support import prepared_processes
 
 REQUIRED = (
     os.environ.get("SKYLANE_REQUIRE_MOSQUITTO") == "1"
@@ -31,10 +30,6 @@ _LONGEST = {
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# TensorFlow then does not import Keras, which takes seconds in each process; nothing in Skylane uses `tf.keras`.
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-
-
 os.umask(0o022)  # Some code refuses files that other users can write.
 
 
@@ -52,12 +47,6 @@ def logging_configuration() -> Iterator[None]:
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
         logger.handlers = [each for each in logger.handlers if not type(each).__module__.startswith("shared.")]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Prepares the start of processes; fault scenarios and benches start theirs as users do."""
-    if config.getoption("markexpr") not in {"faults", "bench_rounds"}:
-        prepared_processes.install()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,16 +17,8 @@ from cloud.engines.tensorflow.runtime import tf
 from shared.logs import READY, LogLine, read_line
 from skylane import cli
 from tests.support.command import Command
-from tests.support.prepared_processes import UsualPopen
 
 WAIT_S = 240.0
-
-
-@pytest.fixture(autouse=True)
-def _usual_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts every worker as a user does: what it writes while it imports TensorFlow and Keras counts."""
-    monkeypatch.setattr(subprocess, "Popen", UsualPopen)
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS")
 
 
 @pytest.fixture
