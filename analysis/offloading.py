@@ -321,7 +321,7 @@ def _width(link: EstimatedLink) -> str:
 
 
 def _rate(mbps: float) -> str:
-    return f"{mbps:,.0f} Mbit/s" if mbps >= 100 else f"{mbps:.3g} Mbit/s"  # noqa: PLR2004 (three figures)
+    return f"{mbps:,.0f} Mbit/s" if mbps >= 100 else f"{mbps:.3g} Mbit/s"  # Three figures
 
 
 def _unanswered_text(local: float, remote: float) -> str:

@@ -208,7 +208,7 @@ class _Stopwatch:
 
     def samples(self) -> Samples:
         """Returns the frames per second, and the processor time per frame."""
-        if len(self._readings) < 2:  # noqa: PLR2004 (begin and end)
+        if len(self._readings) < 2:  # Begin and end
             raise BenchError("the batch ended before all of its processes had begun: give more --bags or --frames")
         time_s, cpu_s, frames = (end - begin for begin, end in zip(*self._readings, strict=True))
         return {_HZ: [frames / time_s], _CPU_MS: [cpu_s * 1e3 / frames]}

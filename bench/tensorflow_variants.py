@@ -374,7 +374,7 @@ def _pooled(variant: GraphVariant, graph: Any, input_name: str, output_name: str
     with held.as_default():
         tf.import_graph_def(graph, name="")
     for node in graph.node:
-        if node.op != "Mean" or held.get_operation_by_name(node.name).inputs[0].shape.rank != 4:  # noqa: PLR2004  N, H, W, C.
+        if node.op != "Mean" or held.get_operation_by_name(node.name).inputs[0].shape.rank != 4:  # N, H, W, C.
             continue
         shape = held.get_operation_by_name(node.name).inputs[0].shape
         if held.get_operation_by_name(node.name).outputs[0].shape.as_list() != [shape[0], 1, 1, shape[3]]:

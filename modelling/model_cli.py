@@ -230,7 +230,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]  # Not generic at run
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in str(value).split(",")]
-        if not all(part.isascii() and part.isdecimal() and self._minimum <= int(part) <= 1024 for part in parts):  # noqa: PLR2004
+        if not all(part.isascii() and part.isdecimal() and self._minimum <= int(part) <= 1024 for part in parts):
             self.fail(f"{value!r}: give whole numbers from {self._minimum} to 1024, separated by commas", param, ctx)
         return tuple(dict.fromkeys(map(int, parts)))
 

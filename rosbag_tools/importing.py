@@ -251,7 +251,7 @@ def _read_image(path: Path) -> npt.NDArray[np.uint8]:
         raise ImageFileError(path, "its EXIF data rotates it, its label image may not be: save both upright")
     if pixels.dtype != np.uint8:
         raise ImageFileError(path, "has 16 bits: save it with 8")
-    return to_colour(pixels, Layout.BGR8 if pixels.ndim == 3 else Layout.MONO8, Layout.RGB8, "bilinear")  # noqa: PLR2004 (H×W×3)
+    return to_colour(pixels, Layout.BGR8 if pixels.ndim == 3 else Layout.MONO8, Layout.RGB8, "bilinear")  # H×W×3
 
 
 class _LabelReader:
@@ -295,7 +295,7 @@ class _LabelReader:
             pixels = decode_unchanged(data)
         except ImageCodecError as error:
             raise ImageFileError(path, str(error)) from error
-        if pixels.ndim == 3 and pixels.shape[2] == 4:  # noqa: PLR2004  Blue, green, red and opacity.
+        if pixels.ndim == 3 and pixels.shape[2] == 4:  # Blue, green, red and opacity.
             if (pixels[..., 3] != np.iinfo(pixels.dtype).max).any():
                 raise ImageFileError(path, "has transparent pixels, which have no class: save it without transparency")
             pixels = pixels[..., :3]
@@ -305,10 +305,10 @@ class _LabelReader:
                 f"has 16-bit values up to {pixels.max()}, such as ids of instances: give the images with class ids",
             )
         if has_colours:
-            colours = pixels.astype(np.int32) @ (1, 1 << 8, 1 << 16) if pixels.ndim == 3 else pixels * np.int32(0x10101)  # noqa: PLR2004
+            colours = pixels.astype(np.int32) @ (1, 1 << 8, 1 << 16) if pixels.ndim == 3 else pixels * np.int32(0x10101)
             return self._translated(path, self._colour_ids(), colours, "colours", _as_rgb)
-        ids = pixels[..., 0] if pixels.ndim == 3 else pixels  # noqa: PLR2004  Grey with opacity is decoded to colour.
-        if bits < 8:  # noqa: PLR2004  OpenCV spreads small numbers over 0 to 255.
+        ids = pixels[..., 0] if pixels.ndim == 3 else pixels  # Grey with opacity is decoded to colour.
+        if bits < 8:  # OpenCV spreads small numbers over 0 to 255.
             ids = ids // (UNLABELLED_ID // ((1 << bits) - 1))
         self._check_palette(path, palette, np.unique(ids).tolist())
         return self._translated(path, self._by_id, ids, "ids", str)
@@ -318,7 +318,7 @@ class _LabelReader:
         known = self._labels.colours
         shown = {index: palette[index] for index in indices if index < min(len(palette), UNLABELLED_ID)}
         equal = {index: colour for index, colour in shown.items() if colour in known}
-        if len(equal) < 2 or 2 * len(equal) < len(shown):  # noqa: PLR2004  A few colours may be equal by chance.
+        if len(equal) < 2 or 2 * len(equal) < len(shown):  # A few colours may be equal by chance.
             return
         for index, colour in equal.items():
             if index >= len(known) or known[index] != colour:

@@ -203,7 +203,7 @@ def describe_problem(detail: ErrorDetails, model: type[BaseModel], rename: Calla
     given = repr(str(detail["input"]) if isinstance(detail["input"], Path) else detail["input"])
     if detail["type"] == "value_error" or isinstance(detail["input"], (dict, list)):
         return message
-    return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # noqa: PLR2004 - a line's worth.
+    return f"{message} (given {given if len(given) <= 60 else given[:57] + '...'})"  # A line's worth.
 
 
 def dotted(location: tuple[int | str, ...]) -> str:

@@ -14,7 +14,7 @@ class ArgumentError(SkylaneError):
     def __init__(self, name: str, value: object, remedy: str) -> None:
         self.name = name
         shown = repr(value)
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"  # noqa: PLR2004  One line in a terminal.
+        shown = shown if len(shown) <= 60 else f"{shown[:60]}…"  # One line in a terminal.
         super().__init__(f"{name} is {shown} ({type(value).__name__}): {remedy}")
 
 

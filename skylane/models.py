@@ -112,6 +112,6 @@ def _rgb(image: Any) -> ImageArray:
         rgb = np.asarray(image)
     except Exception as error:  # Such as of lists of different lengths, or of an array on a GPU.
         raise ArgumentError("image", image, "give RGB, H×W×3 uint8") from error
-    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or not rgb.size:  # noqa: PLR2004  H, W and colours.
+    if rgb.ndim != 3 or rgb.shape[2] != 3 or rgb.dtype != np.uint8 or not rgb.size:  # H, W and colours.
         raise SkylaneError(f"image is {rgb.dtype} of shape {rgb.shape}: give RGB, H×W×3 uint8")
     return rgb

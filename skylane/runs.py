@@ -170,7 +170,7 @@ def differences(runs: OneOrMoreRuns) -> pd.DataFrame:
         SkylaneError: a path is not the folder of a run.
     """
     logs = _logs(runs)
-    if len(logs) < 2:  # noqa: PLR2004  A run and what it is compared with.
+    if len(logs) < 2:  # A run and what it is compared with.
         raise ArgumentError("runs", runs, "give two runs or more: the others are compared with the first one")
     groups = [group for group in map(FrameGroup.of_run, logs) if len(group.results)]
     found = compare_totals(((groups[0], other) for other in groups[1:]), in_blocks=False)

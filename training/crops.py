@@ -13,7 +13,7 @@ _HAZE_PROBABILITY, _BLUR_PROBABILITY, _NOISE_PROBABILITY = 0.25, 0.15, 0.2
 
 def augmented(image: Image, labels: npt.NDArray[np.uint8], rng: np.random.Generator) -> tuple[Image, Image]:
     """Applies random mirroring, and the effects of `relit`; labels (H×W) are only mirrored."""
-    if rng.random() < 0.5:  # noqa: PLR2004
+    if rng.random() < 0.5:
         image, labels = image[:, ::-1], labels[:, ::-1]
     return relit(np.ascontiguousarray(image), rng), np.ascontiguousarray(labels)
 

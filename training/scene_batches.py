@@ -50,7 +50,7 @@ class PresenceLoader(BatchLoader[SceneStore, ClassifierBatch]):
         )
         rows = rows[rows[:, 3] > rows[:, 1]]
         crop = small(self._store.pictures[index, top : top + height, left : left + width], self._height, self._width)
-        if rng.random() < 0.5:  # noqa: PLR2004
+        if rng.random() < 0.5:
             crop = crop[:, ::-1]
         return relit(np.ascontiguousarray(crop), rng), answer(rows, height)
 
@@ -75,7 +75,7 @@ class WeatherLoader(BatchLoader[SceneStore, ClassifierBatch]):
         height, width = int(HEIGHT * share), int(WIDTH * share)
         top, left = rng.integers(HEIGHT - height + 1), rng.integers(WIDTH - width + 1)
         crop = small(image[top : top + height, left : left + width], self._height, self._width)
-        if rng.random() < 0.5:  # noqa: PLR2004
+        if rng.random() < 0.5:
             crop = crop[:, ::-1]
         noise = rng.standard_normal(crop.shape, np.float32) * np.float32(rng.uniform(0, 3))
         return np.asarray(np.clip(crop * np.float32(rng.uniform(0.9, 1.1)) + noise, 0, 255), np.uint8)
@@ -134,7 +134,7 @@ class ObjectLoader(BatchLoader[SceneStore, Batch]):
             image = np.asarray(cv2.resize(image, (self._width, self._height), interpolation=cv2.INTER_AREA))
         boxes = rows[rows[:, 0] >= 0].copy()
         boxes[:, 1:] = (boxes[:, 1:] - (left, top, left, top)) * np.float32(self._width / width)
-        if rng.random() < 0.5:  # noqa: PLR2004
+        if rng.random() < 0.5:
             image = image[:, ::-1]
             boxes[:, [1, 3]] = self._width - boxes[:, [3, 1]]
         trained, ignored = split_boxes(boxes, self._height, self._width)

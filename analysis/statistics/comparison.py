@@ -257,7 +257,7 @@ def _comparison(a: LatencySample, b: LatencySample, test: RunTest, ratio: Interv
 
 def _hedges_g(a: Floats, b: Floats) -> float:
     degrees = len(a) + len(b) - 2
-    if min(len(a), len(b)) < 2:  # noqa: PLR2004 (one value has no standard deviation)
+    if min(len(a), len(b)) < 2:  # One value has no standard deviation
         return math.nan
     pooled = math.sqrt(((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / degrees)
     return float(b.mean() - a.mean()) / pooled * (1 - 3 / (4 * degrees - 1)) if pooled > 0 else math.nan

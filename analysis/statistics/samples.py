@@ -23,7 +23,7 @@ def slope(times: Sequence[float], values: Sequence[float]) -> float | None:
 
     Single jumps do not move it. None if there are fewer than two different times.
     """
-    if len(times) < 2:  # noqa: PLR2004 (a slope needs two points)
+    if len(times) < 2:  # A slope needs two points
         return None
     chosen = np.linspace(0, len(times) - 1, min(len(times), _MAX_SLOPE_SAMPLES)).round().astype(int)
     at, level = np.asarray(times, float)[chosen], np.asarray(values, float)[chosen]

@@ -230,7 +230,7 @@ def _record(results: Sequence[tuple[ScoredAnswer, bool]], seconds: float) -> dic
         parts["server_queue_ms"] = 0.0  # A server never has two frames.
     return {
         "seconds": seconds,
-        "answers": [int(answer.score > 0.5) for answer, _ in results],  # noqa: PLR2004 (the likelier label)
+        "answers": [int(answer.score > 0.5) for answer, _ in results],  # The likelier label
         "origins": ["reused" if is_reused else answer.origin for answer, is_reused in results],
         **parts,
     }

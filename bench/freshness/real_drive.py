@@ -227,7 +227,7 @@ class _Recording:
         self, plan: RealDrivePlan, truths: dict[int, Mask], names: Sequence[str] | None, unreadable: int
     ) -> RealDrive:
         """Returns the drive."""
-        if len(self.stamps_ns) < 2 or self._card is None or self._geometry is None:  # noqa: PLR2004 - a period needs two.
+        if len(self.stamps_ns) < 2 or self._card is None or self._geometry is None:  # A period needs two.
             raise EvaluationError(f"{plan.bag} has {len(self.stamps_ns)} readable frames: give a drive")
         found: list[Mask | None] = [truths.get(stamp_ns) for stamp_ns in self.stamps_ns]
         size = (self._geometry.source_height, self._geometry.source_width)

@@ -263,4 +263,4 @@ def _test_table(tests: Sequence[Figures]) -> Table:
 def _three(value: float) -> str:
     """Formats a number with two decimals if the size is below 10, with one below 1000, otherwise without."""
     size = abs(value)
-    return number(value, 2 if size < 10 else 1 if size < 1000 else 0)  # noqa: PLR2004
+    return number(value, 2 if size < 10 else 1 if size < 1000 else 0)

@@ -36,7 +36,7 @@ class RoadSmall(torch.nn.Module):  # type: ignore[misc]  # PyTorch ships no type
         self._names = {name: f"weight_{place}" for place, name in enumerate(sorted(weights))}
         for name, buffer in self._names.items():
             values = torch.from_numpy(weights[name].copy())
-            if values.ndim == 4:  # noqa: PLR2004  k×k×I×O, or k×k×C×1 of one filter a channel.
+            if values.ndim == 4:  # k×k×I×O, or k×k×C×1 of one filter a channel.
                 is_depthwise = ".spatial." in name
                 values = values.permute(2, 3, 0, 1) if is_depthwise else values.permute(3, 2, 0, 1)
             self.register_buffer(buffer, values.contiguous())

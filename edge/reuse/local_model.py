@@ -203,7 +203,7 @@ class Pace:
     @property
     def period_ms(self) -> float | None:
         """The mean time between two due frames; None if it is unknown."""
-        if len(self._due) < 2:  # noqa: PLR2004 (the first and the latest)
+        if len(self._due) < 2:  # The first and the latest
             return None
         (first, first_ns), (last, last_ns) = self._due
         return (last_ns - first_ns) / 1e6 / (last - first)

@@ -100,7 +100,7 @@ def write_image(root: Path, name: str, image: Any, *parameters: int) -> None:
     Raises:
         SinkError: the file cannot be written.
     """
-    stored = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if image.ndim == 3 else image  # noqa: PLR2004 (H×W×3)
+    stored = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if image.ndim == 3 else image  # H×W×3
     is_encoded, data = cv2.imencode(Path(name).suffix, stored, parameters)
     assert is_encoded
     write_sink_file(root, name, data.tobytes())

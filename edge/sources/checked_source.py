@@ -65,7 +65,7 @@ class CheckedSource:
         layout, pixels = frame.layout, frame.pixels
         is_layout = isinstance(layout, Layout)
         require(self._plugin, "layout", layout, "a Layout, such as Layout.RGB8", is_valid=is_layout)
-        is_image = isinstance(pixels, np.ndarray) and pixels.ndim >= 2 and pixels.size > 0  # noqa: PLR2004  Rows and columns.
+        is_image = isinstance(pixels, np.ndarray) and pixels.ndim >= 2 and pixels.size > 0  # Rows and columns.
         is_image = is_image and pixels.dtype == layout.dtype and pixels.flags.c_contiguous
         is_image = is_image and pixels.shape == layout.shape(*pixels.shape[:2])
         wanted = f"a C-contiguous array of {layout.dtype}, {'H×W' if layout.channels == 1 else 'H×W×3'}"

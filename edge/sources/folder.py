@@ -115,7 +115,7 @@ class FolderSource:
             started_ns = clock.now_ns()
             try:
                 pixels = _read(path)
-                layout = Layout.BGR8 if pixels.ndim == 3 else Layout(f"mono{8 * pixels.itemsize}")  # noqa: PLR2004 (H×W×3)
+                layout = Layout.BGR8 if pixels.ndim == 3 else Layout(f"mono{8 * pixels.itemsize}")  # H×W×3
                 pixels = self._depths[camera].scaled(pixels, layout, index)
             except SkylaneError as error:
                 reason = f"{path.name}: {error}"
@@ -301,7 +301,7 @@ def _times_in(stems: Sequence[str]) -> Iterator[int | None]:
     fractions = [(mark, digits) for times in found for _, mark, digits, _ in times if mark]
     widths = {len(digits) for _, digits in fractions}
     is_decimal = all(mark == "." for mark, _ in fractions)
-    is_count = all(mark != "." for mark, _ in fractions) and 9 in widths  # noqa: PLR2004  Nanoseconds, padded or not.
+    is_count = all(mark != "." for mark, _ in fractions) and 9 in widths  # Nanoseconds, padded or not.
     if is_decimal and len(widths) > 1:  # Without trailing zeros, as of a `float`; otherwise they may be unpadded.
         is_decimal = max(widths) <= _REPR_DIGITS and not any(digits[1:].endswith("0") for _, digits in fractions)
     is_certain = is_decimal or is_count or widths == {6}

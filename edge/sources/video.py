@@ -211,7 +211,7 @@ def _unfinished(path: Path) -> str:
             return problem
         is_mp4, at = head[4:8] in (b"ftyp", b"mdat", b"wide", b"free"), 0
         for _ in range(_MAX_BOXES if is_mp4 else 0):
-            if len(head) < 8 or head[4:8] == b"moov":  # noqa: PLR2004  Size and name; size 1: 64 bits follow.
+            if len(head) < 8 or head[4:8] == b"moov":  # Size and name; size 1: 64 bits follow.
                 break
             size = int.from_bytes(head[:4])
             at += max(8, int.from_bytes(head[8:16]) if size == 1 else size or sys.maxsize)

@@ -110,7 +110,7 @@ def trunk(
     features = blocks.convolution(image, 16, "stem", kernel=3, stride=2, activation=SWISH)
     stride, splits, chosen = 2, 0, None
     by_stride = {2: features}
-    halvings_left = sum(spec.stride == 2 for spec in specs)  # noqa: PLR2004
+    halvings_left = sum(spec.stride == 2 for spec in specs)
     for number, spec in enumerate(specs, start=1):
         step = spec.stride
         if step > 1:

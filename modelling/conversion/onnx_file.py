@@ -198,7 +198,7 @@ def _resize_to_sizes(graph: OnnxGraph) -> None:
     while True:
         shapes = graph.shapes()
         for node in graph.nodes("Resize"):
-            scales = graph.constant(node.input[2]) if len(node.input) == 3 else None  # noqa: PLR2004 - data, region, scales.
+            scales = graph.constant(node.input[2]) if len(node.input) == 3 else None  # Data, region, scales.
             sides = shapes.get(node.input[0], ())[2:]
             if scales is None or None in sides or len(sides) != len(scales[2:]) or (scales == np.round(scales)).all():
                 continue
@@ -224,7 +224,7 @@ def _fuse_hard_swish(graph: OnnxGraph) -> None:
         source, three = graph.with_number(add)
         clipped, sixth = graph.with_number(scaling)
         expected = 1 / 6 if scaling.op_type == "Mul" else 6.0
-        if three != 3.0 or sixth is None or clipped != clip.output[0] or not np.isclose(sixth, expected, rtol=1e-6):  # noqa: PLR2004
+        if three != 3.0 or sixth is None or clipped != clip.output[0] or not np.isclose(sixth, expected, rtol=1e-6):
             continue
         graph.replace([add, clip, scaling], "HardSigmoid", [source], scaling.output[0], alpha=1 / 6, beta=0.5)
 

@@ -314,7 +314,7 @@ class OutputRule:
             return False
         values, limit = self._values([tensor])[tensor.name], min(np.iinfo(tensor.dtype).max, np.iinfo(np.uint16).max)
         is_computed, found = tensor.operation in _LEVELS and values.max() > 1, np.unique(values)
-        is_mixed = values.max() == limit and 2 < len(found) <= _MANY_LEVELS  # noqa: PLR2004  255 may be "ignore".
+        is_mixed = values.max() == limit and 2 < len(found) <= _MANY_LEVELS  # 255 may be "ignore".
         if (is_computed and values.max() <= limit / 2) or (is_mixed and not is_computed):
             raise self._undecided(
                 f"{tensor} gave 0 to {values.max()} on noise, as class ids or a mask over the range of {tensor.dtype}: "

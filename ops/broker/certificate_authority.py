@@ -321,7 +321,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 def _host(text: str) -> x509.DNSName | x509.IPAddress:
     with suppress(ValueError):
         return x509.IPAddress(ip_address(text))
-    if not _HOST.fullmatch(text) or len(text) > 253:  # noqa: PLR2004 (the limit of DNS)
+    if not _HOST.fullmatch(text) or len(text) > 253:  # The limit of DNS
         raise AuthorityError(
             f"broker {text[:100]!r} is not a host: give a name or an address, without mqtts:// or port"
         )

@@ -161,7 +161,7 @@ def _boxes(canvas: Canvas) -> list[Box]:
         np.minimum.at(low[:, axis], owners, values)
         np.maximum.at(high[:, axis], owners, values)
     pixels = np.bincount(owners, minlength=count)
-    for at in np.flatnonzero(pixels >= 12).tolist():  # noqa: PLR2004 - fewer pixels are not recognizable.
+    for at in np.flatnonzero(pixels >= 12).tolist():  # Fewer pixels are not recognizable.
         x, y = low[at].tolist()
         right, bottom = high[at].tolist()
         boxes.append(Box(CLASSES[canvas.things[at]], float(x), float(y), float(right - x + 1), float(bottom - y + 1)))

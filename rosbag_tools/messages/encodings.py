@@ -86,7 +86,7 @@ def _other_names() -> Iterator[tuple[str, tuple[str, int | None]]]:
     """Yields names of other systems in lower case, each with the name in ROS, and the bits of a value if the name states them."""
     yield from ((name.casefold(), (name, None)) for name in ENCODINGS)
     for bits in (8, 10, 12, 14, 16):
-        size, used = (8 if bits == 8 else 16), (bits if bits in {10, 12, 14} else None)  # noqa: PLR2004
+        size, used = (8 if bits == 8 else 16), (bits if bits in {10, 12, 14} else None)
         for first_row, pattern in _PATTERNS.items():
             for name in (f"bayer{first_row}{bits}", f"bayer_{pattern}{bits}", f"s{pattern}{bits}"):
                 yield name, (f"bayer_{pattern}{size}", used)
@@ -201,7 +201,7 @@ def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
         remedy = "" if header else "; record JPEG or PNG, or leave the topic out"
         raise SkylaneError(f"{kind}: {error}{remedy}") from error
     _check_size(*picture.shape[:2])
-    if picture.ndim == 2:  # noqa: PLR2004  Rows and columns, no channels.
+    if picture.ndim == 2:  # Rows and columns, no channels.
         return _grey_image(picture, source)
     return RecordedImage(picture, Layout.RGB8 if "compressed rgb" in compression else Layout.BGR8)
 

@@ -271,7 +271,7 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
             return
         try:
             with suppress(ImageHeaderError):
-                if not message.channel.has_raw_images and read_header(memoryview(read_camera(message).data)).bits == 8:  # noqa: PLR2004
+                if not message.channel.has_raw_images and read_header(memoryview(read_camera(message).data)).bits == 8:
                     return
             image = _recorded(message, encoding)
         except SkylaneError:

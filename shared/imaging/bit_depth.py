@@ -92,7 +92,7 @@ class BitDepth:
                 f"{self._camera}: the number of bits is uncertain, so the 16-bit values are not scaled: the largest of the first "
                 f"frames is {found.largest}; if the camera has {bits} bits, give --bits {bits}"
             )
-        elif found.bits < 16:  # noqa: PLR2004
+        elif found.bits < 16:
             self._note(
                 f"{self._camera}: the values have {found.bits} of 16 bits, as they are clipped at {found.largest}, and are scaled "
                 "to the full range; --bits 16 keeps them"
@@ -116,7 +116,7 @@ class BitDepth:
         if fixed is None and self._measured is None:
             self.measure([pixels])
         bits = fixed or self._measured or 16
-        if bits < 16 and (largest := int(pixels.max())) >> bits:  # noqa: PLR2004
+        if bits < 16 and (largest := int(pixels.max())) >> bits:
             if fixed:
                 raise SkylaneError(
                     f"its largest value {largest} does not fit into {bits} bits: give --bits {_fitting(largest)} or more"
@@ -133,7 +133,7 @@ def full_range(pixels: Pixels, layout: Layout, bits: int = 16) -> Pixels:
         return pixels
     if layout.dtype == np.uint8:
         return np.asarray(pixels >> (bits - 8), np.uint8)
-    return pixels if bits == 16 else np.asarray(pixels << (16 - bits), np.uint16)  # noqa: PLR2004
+    return pixels if bits == 16 else np.asarray(pixels << (16 - bits), np.uint16)
 
 
 def _fitting(largest: int) -> int:

@@ -135,7 +135,7 @@ def encode_mask(mask: Mask, codec: str) -> Buffer:
         UnknownNameError: The codec is unknown.
         SkylaneError: The mask has another dtype or shape, or is too large.
     """
-    if mask.dtype != _UINT8 or mask.ndim != 2:  # noqa: PLR2004  Rows and columns.
+    if mask.dtype != _UINT8 or mask.ndim != 2:  # Rows and columns.
         raise SkylaneError(f"mask is {mask.dtype} of shape {mask.shape}: give uint8 class ids of shape height × width")
     _check_sides(*mask.shape)
     return mask_codec(codec).encode(np.ascontiguousarray(mask))

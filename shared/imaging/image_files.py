@@ -104,7 +104,7 @@ def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         raise ImageFileError(path, f"cannot be read ({error.strerror})") from error
     except ImageCodecError as error:
         raise ImageFileError(path, f"is not a mask: {error}") from error
-    if mask.ndim != 2 or mask.dtype != np.uint8:  # noqa: PLR2004  Rows and columns.
+    if mask.ndim != 2 or mask.dtype != np.uint8:  # Rows and columns.
         raise ImageFileError(path, "is not a mask of class ids, of 8 bits: play the run again")
     return np.asarray(mask, np.uint8)
 
@@ -151,7 +151,7 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
     Raises:
         ImageFileError: The file cannot be written.
     """
-    data = encode_file(".png", image, Layout.RGB8 if image.ndim == 3 else Layout.MONO8, [])  # noqa: PLR2004  H, W, C.
+    data = encode_file(".png", image, Layout.RGB8 if image.ndim == 3 else Layout.MONO8, [])  # H, W, C.
     try:
         write_file(path, bytes(data))
     except OSError as error:

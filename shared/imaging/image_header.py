@@ -88,7 +88,7 @@ def _read_png(data: Buffer) -> ImageHeader:
     if len(data) < _PNG_HEADER.size:
         raise ImageHeaderError(f"PNG ends after {len(data)} bytes, inside its header: send it whole")
     _, length, chunk, width, height, bits, colour_type = _PNG_HEADER.unpack_from(data)
-    if chunk != b"IHDR" or length != 13:  # noqa: PLR2004
+    if chunk != b"IHDR" or length != 13:
         raise ImageHeaderError("PNG does not start with its IHDR chunk: it is damaged, encode it again")
     if bits not in _PNG_DEPTHS.get(colour_type, ()) or not width or not height:
         raise ImageHeaderError(
@@ -138,7 +138,7 @@ def _read_jpeg(data: Buffer) -> ImageHeader:
         if len(data) < at + 4:
             raise ImageHeaderError(f"JPEG ends after {len(data)} bytes, before its frame header: send it whole")
         lead, marker, length = struct.unpack_from(">BBH", data, at)
-        if lead != 0xFF or length < 2 or marker in (_START_OF_SCAN, _END_OF_IMAGE):  # noqa: PLR2004
+        if lead != 0xFF or length < 2 or marker in (_START_OF_SCAN, _END_OF_IMAGE):
             raise ImageHeaderError(f"JPEG has no frame header at byte {at}: it is damaged, encode it again")
         if marker in _START_OF_FRAME:
             header = _read_jpeg_frame(data, at + 4)
@@ -159,7 +159,7 @@ def _read_jpeg_frame(data: Buffer, at: int) -> ImageHeader:
     if len(data) < at + _FRAME_HEADER.size:
         raise ImageHeaderError(f"JPEG ends after {len(data)} bytes, inside its frame header: send it whole")
     bits, height, width, components = _FRAME_HEADER.unpack_from(data, at)
-    if bits != 8 or not height or not width or components not in (1, 3, 4):  # noqa: PLR2004
+    if bits != 8 or not height or not width or components not in (1, 3, 4):
         raise ImageHeaderError(
             f"JPEG declares {height}×{width}, {bits} bits, {components} components: send 8 bits and 1 or 3 components"
         )
@@ -172,7 +172,7 @@ def _is_one_scan(data: Buffer, at: int, components: int) -> bool:
         if len(data) < at + _SCAN_HEADER.size:
             return False
         lead, marker, length, scanned = _SCAN_HEADER.unpack_from(data, at)
-        if lead != 0xFF or length < 2 or marker not in (*_TABLES, *_METADATA, _START_OF_SCAN):  # noqa: PLR2004
+        if lead != 0xFF or length < 2 or marker not in (*_TABLES, *_METADATA, _START_OF_SCAN):
             return False
         if marker == _START_OF_SCAN:
             return bool(scanned == components)
@@ -185,6 +185,6 @@ def _check_scans(data: Buffer, at: int) -> None:
     count = 0
     for begin in range(at, len(data) - 1, _SEARCH_BLOCK):
         part = np.frombuffer(data, np.uint8, min(_SEARCH_BLOCK + 1, len(data) - begin), begin)
-        count += int(np.count_nonzero((part[:-1] == 0xFF) & (part[1:] == _START_OF_SCAN)))  # noqa: PLR2004
+        count += int(np.count_nonzero((part[:-1] == 0xFF) & (part[1:] == _START_OF_SCAN)))
     if count > MAX_SCANS:
         raise ImageHeaderError(f"JPEG has {count} scans, more than {MAX_SCANS}: encode it again")

@@ -66,8 +66,8 @@ class Bitstream:
         if self._codec == "vp8":  # RFC 6386, 9.1: no key frame, and not show_frame.
             return PacketFacts(is_hidden=first & 0x11 == 1)
         if self._codec == "vp9":  # The marker 2, neither show_existing_frame nor show_frame, and no superframe.
-            is_hidden = first & 0xCA == 0x80 and last & 0xE0 != 0xC0  # noqa: PLR2004
-            return PacketFacts(is_hidden=is_hidden, is_key=first & 0xDC == 0x80)  # noqa: PLR2004
+            is_hidden = first & 0xCA == 0x80 and last & 0xE0 != 0xC0
+            return PacketFacts(is_hidden=is_hidden, is_key=first & 0xDC == 0x80)
         if self._codec == "h264":
             return self._h264(self._units(packet))
         if self._codec == "hevc":

@@ -125,7 +125,7 @@ class Model:
             SkylaneError: shape or type is wrong.
             InferenceError: the model failed.
         """
-        if images.ndim != 4 or images.shape[1:] != self.input_shape or images.dtype != np.uint8:  # noqa: PLR2004 - N, H, W, C.
+        if images.ndim != 4 or images.shape[1:] != self.input_shape or images.dtype != np.uint8:  # N, H, W, C.
             given = "×".join(map(str, images.shape))
             raise SkylaneError(
                 f"{self.card.name} needs uint8 N×{self.card.height}×{self.card.width}×3, got {images.dtype} {given}"

@@ -146,7 +146,7 @@ def quantised_levels(section: InputSection) -> Array | None:
     steps = (pixels * section.scale - mean) / std / quantization.scale + quantization.zero_point
     limits = np.iinfo(section.dtype)
     whole_range = pixels + limits.min
-    if limits.bits == 8 and np.abs(steps - whole_range).max() <= 1.0 + 1e-6:  # noqa: PLR2004
+    if limits.bits == 8 and np.abs(steps - whole_range).max() <= 1.0 + 1e-6:
         return None if limits.min == 0 else np.asarray(whole_range, section.dtype)
     return np.asarray(np.clip(np.rint(steps), limits.min, limits.max), section.dtype)
 
@@ -213,14 +213,14 @@ def check_output(head: str, shape: Shape | None, preprocessor: Preprocessor, man
         case OutputKind.BOXES:
             problem = None if _fits(shape, (None, None, _CORNERS)) else "boxes are N×A×4"
         case OutputKind.CLASSES:
-            problem = None if len(shape) == 2 else "the classes of boxes are N×A"  # noqa: PLR2004
+            problem = None if len(shape) == 2 else "the classes of boxes are N×A"
         case OutputKind.COUNT:
             problem = None if len(shape) == 1 or _fits(shape, (None, 1)) else "the number of boxes is N"
         case _ if has_classes:
-            problem = None if len(shape) == 2 else "the scores of boxes with classes are N×A"  # noqa: PLR2004
+            problem = None if len(shape) == 2 else "the scores of boxes with classes are N×A"
         case _:
             rank = _BOXES_RANK if manifest.has_boxes else 2
-            expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"  # noqa: PLR2004
+            expected = "the scores of an image are N×C" if rank == 2 else "the scores of boxes are N×A×C"
             problem = None if len(shape) == rank else expected
             channels = None if problem or shape[-1] is None else shape[-1] - bool(manifest.detection.no_object)
     if problem:
@@ -378,7 +378,7 @@ def _class_ids(
         axis = axis_of_one(values.shape)
         if axis is not None:
             values = values.squeeze(axis)
-        elif values.ndim == 2:  # noqa: PLR2004 - H×W
+        elif values.ndim == 2:  # H×W
             values = values[np.newaxis]
     else:
         axis = scores_axis(values.shape, section, preprocessor, manifest) if values.ndim == MAP_RANK else None

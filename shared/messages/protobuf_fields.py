@@ -75,7 +75,7 @@ def _varint(view: memoryview, start: int, max_bytes: int = _VARINT_BYTES) -> tup
     number = 0
     for index, byte in enumerate(view[start : start + max_bytes]):
         number |= (byte & 0x7F) << 7 * index
-        if byte < 0x80:  # noqa: PLR2004  The continuation bit.
+        if byte < 0x80:  # The continuation bit.
             return number, start + index + 1
     raise ProtobufError("the message ends within a number, or that has too many bytes: send it whole")
 
@@ -91,7 +91,7 @@ class PackedError(ValueError):
 def pack(message: Buffer) -> bytes:
     """Encodes `Packed{message}`."""
     length, rest = bytearray(), len(message)
-    while rest > 0x7F:  # noqa: PLR2004  A varint: seven bits a byte, the lowest first.
+    while rest > 0x7F:  # A varint: seven bits a byte, the lowest first.
         length.append(rest & 0x7F | 0x80)
         rest >>= 7
     length.append(rest)

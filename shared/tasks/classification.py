@@ -72,5 +72,5 @@ class ClassificationTask:
     def confidence(self, outputs: Mapping[str, Any], _manifest: Any, temperature: float) -> Confidence:
         """Returns the probability of the second of two labels; of more labels, the highest probability."""
         probabilities = calibrated_softmax(log_probabilities(outputs["scores"]), temperature)
-        two_labels = len(probabilities) == 2  # noqa: PLR2004
+        two_labels = len(probabilities) == 2
         return Confidence(probabilities[1:] if two_labels else probabilities.max(keepdims=True), two_sided=two_labels)

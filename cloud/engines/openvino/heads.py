@@ -108,7 +108,7 @@ def _class_ids(
     if axis is not None:
         output = ops.squeeze(output, np.array([axis]))
         shape = [side for place, side in enumerate(shape) if place != axis]
-    elif len(shape) == 2:  # noqa: PLR2004 - H×W
+    elif len(shape) == 2:  # H×W
         output, shape = ops.unsqueeze(output, np.array([0])), [1, *shape]
     class_ids = ops.convert(output, dtype)
     for place, side in ((1, height), (2, width)):

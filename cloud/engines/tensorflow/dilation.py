@@ -253,7 +253,7 @@ class _DilationPass:
 
     def _rate(self, node: Any) -> int:
         rates = self._constant(node.input[1]).tolist()
-        if len(rates) != 2 or rates[0] != rates[1]:  # noqa: PLR2004 - height and width.
+        if len(rates) != 2 or rates[0] != rates[1]:  # Height and width.
             raise _UnsupportedGraphError
         return int(rates[0])
 

@@ -87,7 +87,7 @@ def _class_ids(
             output = tf.reshape(output, (-1, *size))
         elif axis is not None:
             output = tf.squeeze(output, axis)
-        elif len(shape) == 2:  # noqa: PLR2004 - H×W
+        elif len(shape) == 2:  # H×W
             output = output[tf.newaxis]
     elif shape is None:
         output = tf.argmax(output, axis=-1, output_type=tf.int32)

@@ -46,7 +46,7 @@ class Authenticator:
             if not line.strip() or line.startswith("#"):
                 continue
             parts = line.split()
-            if len(parts) != 2:  # noqa: PLR2004  A name and a token.
+            if len(parts) != 2:  # A name and a token.
                 raise TokensError(f"{file}, line {number}: is not NAME TOKEN")
             name = parts[0] if parts[0] == ANYONE else validate_name("name", parts[0])
             token = _check_token(parts[1], f"{file}, line {number}")

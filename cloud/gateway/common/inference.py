@@ -191,7 +191,7 @@ def _images(call: InferenceCall, card: ModelCard) -> Sequence[Buffer]:
     if not isinstance(tensor, np.ndarray) or tensor.dtype != np.uint8:
         given = tensor.dtype.name if isinstance(tensor, np.ndarray) else "strings"
         raise InvalidError(f"{INPUT} is {given}: send uint8, [n, {shape}]")
-    if tensor.ndim != 4 or tensor.shape[1:] != (card.height, card.width, 3):  # noqa: PLR2004  N×H×W×3.
+    if tensor.ndim != 4 or tensor.shape[1:] != (card.height, card.width, 3):  # N×H×W×3.
         raise InvalidError(f"{INPUT} has shape {list(tensor.shape)}: send [n, {shape}]")
     return [np.ascontiguousarray(image).reshape(-1).data for image in tensor]
 

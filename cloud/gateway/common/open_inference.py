@@ -193,7 +193,7 @@ def _top_classes(name: str, values: Tensor, class_count: Any, labels: Labels) ->
     """The best classes of each image as strings `score:class id:name`, as Triton writes them; shape images×classes."""
     if type(class_count) is not int or class_count < 0:
         raise InvalidError(f"{_CLASSIFICATION} is {str(class_count)[:40]!r}: send the number of classes")
-    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "fiu":  # noqa: PLR2004
+    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.dtype.kind not in "fiu":
         raise InvalidError(f"output {name} has no score per class: request it without {_CLASSIFICATION}")
     best = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :class_count]
     texts = [

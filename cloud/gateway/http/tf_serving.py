@@ -69,7 +69,7 @@ def write_predict(outputs: Mapping[str, Tensor], *, is_row: bool, max_bytes: int
         tensorflow_type(name, tensor)
     budget = SizeBudget(max_bytes, ", as JSON", ", or use gRPC")
     value: Any
-    if len(outputs) < 2:  # noqa: PLR2004
+    if len(outputs) < 2:
         value = _json_value(next(iter(outputs.values()), []), budget)
     elif is_row:
         rows = zip(*outputs.values(), strict=True)

@@ -44,7 +44,7 @@ class _Painter:
         """Draws a straight bar, with a highlight if it is wide enough."""
         self.polygon(_bar(start, end, radius, -1.0, 1.0), colour)
         light = (min(255, colour[0] + 36), min(255, colour[1] + 36), min(255, colour[2] + 36))
-        if radius * self._scale > 2.5:  # noqa: PLR2004 - pixels that a highlight needs.
+        if radius * self._scale > 2.5:  # Pixels that a highlight needs.
             self.polygon(_bar(start, end, radius, -0.5, 0.0), light)
 
     def polygon(self, points: list[tuple[float, float]], colour: Colour, *, glow: bool = False) -> None:
@@ -142,7 +142,7 @@ def _light(painter: _Painter, post: Post, steel: Colour) -> None:
             (0.83, (60, 255, 140) if green else (16, 60, 34)),
         )
         for down, colour in lamps:
-            painter.ball((x, top - down), 0.12, colour, glow=max(colour) > 200)  # noqa: PLR2004 - the bright one is on.
+            painter.ball((x, top - down), 0.12, colour, glow=max(colour) > 200)  # The bright one is on.
 
 
 def _cap(painter: _Painter, post: Post, _steel: Colour) -> None:

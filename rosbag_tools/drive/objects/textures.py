@@ -30,7 +30,7 @@ def grain(
 def pyramid(picture: Image) -> list[Image]:
     """Returns an image and its reductions by half down to 8 pixels, to draw it small without flicker."""
     levels = [picture]
-    while min(levels[-1].shape[:2]) >= 16:  # noqa: PLR2004 - the last level has at least 8 pixels.
+    while min(levels[-1].shape[:2]) >= 16:  # The last level has at least 8 pixels.
         levels.append(np.asarray(cv2.pyrDown(levels[-1]), np.uint8))
     return levels
 
@@ -48,12 +48,12 @@ def facade(seed: str, weather: Weather, storeys: int, bays: int) -> Image:
     wall = np.array(rng.choice(_WALLS)) * rng.uniform(0.75, 1.1)
     picture = np.full((height, width, 3), wall, np.float32)
     picture *= 1 + 0.09 * grain(noise, height, width, 5)[..., None]
-    if rng.random() < 0.4:  # noqa: PLR2004 - a share, here and below.
+    if rng.random() < 0.4:  # A share, here and below.
         _bricks(picture, rng)
-    lines = rng.random() < 0.5  # noqa: PLR2004
+    lines = rng.random() < 0.5
     window = (rng.uniform(0.42, 0.72), rng.uniform(0.5, 0.72))
     frame = np.array(rng.choice(((235, 235, 230), (70, 60, 55), (110, 112, 115), (180, 160, 130))))
-    shop = rng.random() < 0.5  # noqa: PLR2004
+    shop = rng.random() < 0.5
     for storey in range(storeys):
         bottom = height - storey * STOREY * _SCALE
         if lines and storey:
@@ -73,7 +73,7 @@ def wall(seed: str, weather: Weather) -> Image:
     rng, noise = _generators(seed)
     picture = np.full((128, 128, 3), np.array(rng.choice(_WALLS)) * rng.uniform(0.75, 1.1), np.float32)
     picture *= 1 + 0.12 * grain(noise, 128, 128, 5)[..., None]
-    if rng.random() < 0.4:  # noqa: PLR2004
+    if rng.random() < 0.4:
         _bricks(picture, rng)
     return _lit(picture, weather)
 
@@ -106,7 +106,7 @@ def foliage(seed: str, weather: Weather, *, tree: bool) -> tuple[Image, Image]:
     gaps = grain(noise, size, size, 3, coarsest=12)
     edge = cv2.distanceTransform(shape, cv2.DIST_L2, 3)
     if tree:
-        shape[(gaps > 0.52) & (edge < rng.uniform(12, 40))] = 0  # noqa: PLR2004 - a share of the leaves.
+        shape[(gaps > 0.52) & (edge < rng.uniform(12, 40))] = 0  # A share of the leaves.
     return _lit(picture, weather), shape
 
 
@@ -172,7 +172,7 @@ def _ragged(rng: Random, centre: tuple[int, int], radius: float) -> npt.NDArray[
 
 
 def _glass(rng: Random, weather: Weather) -> list[float]:
-    if weather.lamps and rng.random() < 0.4:  # noqa: PLR2004
+    if weather.lamps and rng.random() < 0.4:
         glow = rng.uniform(0.8, 1.1) / max(0.3, float(np.mean(weather.ambient)))
         return [250 * glow, 205 * glow, 130 * glow]
     shade = rng.uniform(35, 110)

@@ -36,7 +36,7 @@ def compare_totals(pairs: Iterable[tuple[FrameGroup, FrameGroup]], *, in_blocks:
 def chapter(groups: Sequence[FrameGroup]) -> Chapter:
     """Compares every run with the first, without tests, as each one is a single run."""
     answered = [group for group in groups if len(group.results)]
-    if len(answered) < 2:  # noqa: PLR2004  A comparison needs two runs.
+    if len(answered) < 2:  # A comparison needs two runs.
         return not_measured("comparison", "Comparison", "fewer than two runs have frames with a result")
     found = compare_totals(((answered[0], other) for other in answered[1:]), in_blocks=False)
     parts = (*sentences(found), table(found, "comparison"), difference_chart(found, "differences"))

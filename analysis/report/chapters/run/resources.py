@@ -79,7 +79,7 @@ def _traffic(resources: pd.DataFrame) -> Chart | None:
         is_apart = np.diff(_times_s(resources, node_rows), prepend=-np.inf) > _MIN_INTERVAL_S
         rows = downsampled(node_rows[is_apart])
         times_s = _times_s(resources, rows)
-        if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # noqa: PLR2004  A rate needs two samples.
+        if len(rows) < 2 or not (rows[["bytes_in", "bytes_out"]].iloc[-1] > 0).any():  # A rate needs two samples.
             continue
         for direction, symbol in (("in", "circle"), ("out", "diamond-open")):
             rates = np.diff(column_values(rows, f"bytes_{direction}")) / np.diff(times_s) / 1e6
