@@ -78,7 +78,7 @@ def build(names: tuple[str, ...], repository: Repository, *, untrained: bool, se
     Their weights are the built-in ones, or random ones if there are none.
     """
     import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
-    from modelling import building  # noqa: PLC0415  TensorFlow takes seconds to import, and `--help` does not need it.
+    from modelling import building  # TensorFlow takes seconds to import, and `--help` does not need it.
 
     for name in names:
         recipe = RECIPES[name] if seed is None else replace(RECIPES[name], seed=seed)

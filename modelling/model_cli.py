@@ -114,8 +114,8 @@ def inspect(
     file. The model is run, so inspect trusted files only. Where a file allows several readings, an error names the option
     that decides.
     """
-    from modelling.inspection import inspection  # noqa: PLC0415  As in `build`.
-    from modelling.inspection.output_rule import Options  # noqa: PLC0415
+    from modelling.inspection import inspection  # As in `build`.
+    from modelling.inspection.output_rule import Options
 
     found = inspection.inspect(
         file,
@@ -161,7 +161,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 
     The result is printed as text and written as PNG files.
     """
-    from modelling.inspection import image_run  # noqa: PLC0415  As in `build`.
+    from modelling.inspection import image_run  # As in `build`.
 
     rgb = read_image_file(image)
     with ModelLoader(repository, Placement(device=device)).open(name) as loaded:
@@ -195,8 +195,8 @@ def evaluate(
     The truth is the bag's labels or boxes, or the class in --truth. The metrics of a segmentation are mean IoU, pixel accuracy, IoU by class and confusion; those of a detector are average
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
-    from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.evaluation.dispatch import evaluate_model  # noqa: PLC0415  As in `build`.
+    from modelling.evaluation.bag_images import EvaluationSettings
+    from modelling.evaluation.dispatch import evaluate_model  # As in `build`.
 
     with ModelLoader(repository, Placement(device=device)).open(name) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])
@@ -265,8 +265,8 @@ def bench(name: str, repository: Repository, *, bag: Path | None, as_json: bool,
     relative to the reference with one frame at a time in the same run, and labels are compared with those of the
     reference: the model that MODEL was converted from, else MODEL itself, by TensorFlow if it reads the format.
     """
-    from modelling import engine_comparison  # noqa: PLC0415  Its imports are slow, and `list` needs none.
-    from modelling.engine_comparison import WEATHER, holdout_bag  # noqa: PLC0415
+    from modelling import engine_comparison  # Its imports are slow, and `list` needs none.
+    from modelling.engine_comparison import WEATHER, holdout_bag
 
     has_weathers = WEATHER in repository.find(name).labels().names  # Raises before a drive is rendered.
     with frame_progress() as progress:
@@ -296,7 +296,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], repository: Repository, d
 
     Without MODEL, all are checked. A converted model must agree with its source, too. The exit code is 1 if a model fails.
     """
-    from modelling.verification import verify as verify_models  # noqa: PLC0415  As in `bench`.
+    from modelling.verification import verify as verify_models  # As in `bench`.
 
     with progress_console().status("verifying") as status:
         results = verify_models(repository, names, Placement(device=device), status.update)

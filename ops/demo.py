@@ -82,7 +82,7 @@ def demo(
 ) -> None:
     """Render a drive, or fetch a real one, run a broker and a worker, play the drive, and show masks and latency."""
     # Importing Plotly is slow; without it, nothing begins.
-    from analysis.report.document import write_report  # noqa: PLC0415
+    from analysis.report.document import write_report  # noqa: PLC0415  It imports pandas, which takes a second.
 
     console, folder = Console(), out or free_folder(RUNS / "demo")
     if real:

@@ -285,7 +285,7 @@ class StrictLoader(yaml.SafeLoader):
         is_float = node.tag.endswith("float")
         return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
 
-    def _refuse(self, condition: bool, problem: str) -> None:  # noqa: FBT001
+    def _refuse(self, condition: bool, problem: str) -> None:  # noqa: FBT001  Reads as a sentence.
         if condition:
             raise yaml.composer.ComposerError(None, None, problem, self.get_mark())
 

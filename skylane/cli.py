@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, program: click.Command = skylan
     try:
         _run(arguments, program, title)
     except SystemExit as ended:
-        from shared.threads import end_process_if_threads_hang  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.threads import end_process_if_threads_hang  # keeps `skylane --help` fast
 
         end_process_if_threads_hang(ended.code if isinstance(ended.code, int) else 1)
         raise
@@ -126,8 +126,8 @@ def _run(arguments: Sequence[str] | None, program: click.Command, title: str) ->
 
 def _message(error: Exception) -> str | None:
     """Returns the message of an error that the user can fix; None for a bug."""
-    from shared.errors import SkylaneError  # noqa: PLC0415 (imported only after a failure)
-    from shared.sanitize import printable_lines  # noqa: PLC0415
+    from shared.errors import SkylaneError  # imported only after a failure
+    from shared.sanitize import printable_lines
 
     if isinstance(error, SkylaneError):
         return printable_lines(str(error))
@@ -144,10 +144,10 @@ def _message(error: Exception) -> str | None:
 def _configure_memory(command: str) -> None:
     """Enables huge pages and retained memory, before a command allocates anything."""
     if command in _MODEL_COMMANDS:
-        from shared.runtime import memory  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.runtime import memory  # keeps `skylane --help` fast
 
         memory.reexec_with_huge_pages()
     if command in _FRAME_COMMANDS:
-        from shared.runtime import memory  # noqa: PLC0415 (keeps `skylane --help` fast)
+        from shared.runtime import memory  # keeps `skylane --help` fast
 
         memory.retain()

@@ -43,8 +43,8 @@ def train(
     """Train models on the synthetic drive, for hours on a CPU, and build them into the repository."""
     context.with_resource(interrupt_on_termination())  # Ends the processes that render the drive with it.
     import_module("cloud.engines.tensorflow.runtime")  # Before the others, because it imports TensorFlow quietly.
-    from modelling.building import build  # noqa: PLC0415  TensorFlow takes seconds to import, and `--help` does not need it.
-    from training import recipe_training  # noqa: PLC0415  As above.
+    from modelling.building import build  # TensorFlow takes seconds to import, and `--help` does not need it.
+    from training import recipe_training  # As above.
 
     given = {"seed": seed, "minutes": minutes, "steps": steps}
     settings = {key: value for key, value in given.items() if value is not None}

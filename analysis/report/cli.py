@@ -71,11 +71,11 @@ def report(
     if repairs:
         for run in runs:
             click.echo(f"{repair(run)} open frames of {run} closed as aborted", err=as_json)
-    from analysis.logs.run_log import load_run  # noqa: PLC0415  Importing pandas is slow, and `--help` does not need it.
-    from analysis.report.chapters.comparisons.cost import Tariff  # noqa: PLC0415
-    from analysis.report.data.report_input import load_report_input  # noqa: PLC0415
-    from analysis.report.document import report_of, write_page  # noqa: PLC0415
-    from analysis.report.results import report_json  # noqa: PLC0415
+    from analysis.logs.run_log import load_run  # Importing pandas is slow, and `--help` does not need it.
+    from analysis.report.chapters.comparisons.cost import Tariff
+    from analysis.report.data.report_input import load_report_input
+    from analysis.report.document import report_of, write_page
+    from analysis.report.results import report_json
 
     if check:
         sys.exit(_check(runs))
@@ -94,7 +94,7 @@ def report(
 
 
 def _show(source: "ReportInput", content: "ReportContent", console: Console) -> None:
-    from analysis.report.results import terminal_tables  # noqa: PLC0415  As in `report`.
+    from analysis.report.results import terminal_tables  # As in `report`.
 
     for table in terminal_tables(source, content):
         console.print(table, markup=False, highlight=False)
@@ -109,9 +109,9 @@ def _show(source: "ReportInput", content: "ReportContent", console: Console) -> 
 
 def _check(runs: Sequence[Path]) -> int:
     """Prints the problems of each run, or of each run of a study; returns the exit code."""
-    from analysis.logs.audit import run_checks  # noqa: PLC0415  As in `report`.
-    from analysis.logs.run_log import load_run  # noqa: PLC0415
-    from analysis.report.data.report_input import is_study, run_folders  # noqa: PLC0415
+    from analysis.logs.audit import run_checks  # As in `report`.
+    from analysis.logs.run_log import load_run
+    from analysis.report.data.report_input import is_study, run_folders
 
     exit_code = 0
     folders = [folder for given in runs for folder in (run_folders(given) if is_study(given) else (given,))]
@@ -129,8 +129,8 @@ def _check(runs: Sequence[Path]) -> int:
 
 def _write_files(content: "ReportContent", folder: Path, run: Path, console: Console) -> None:
     """Writes the tables and, if kaleido and a browser are installed, the charts."""
-    from analysis.report.output.charts import FiguresError, write_figures  # noqa: PLC0415  As in `report`.
-    from analysis.report.output.table_files import write_tables  # noqa: PLC0415
+    from analysis.report.output.charts import FiguresError, write_figures  # As in `report`.
+    from analysis.report.output.table_files import write_tables
 
     written = f"{len(write_tables(content.tables(), folder, run))} table files"
     try:

@@ -96,7 +96,7 @@ def _measure(stored: StoredModel, base: Candidate, found: Sequence[Candidate], p
                     models[candidate] = opened.enter_context(candidate.open(placement))
                 share = _share(own, truth, models[candidate], shown)
                 if share < floor:
-                    raise SkylaneError(f"{100 * share:.3f} % of labels, floor {100 * floor:g} %")  # noqa: TRY301
+                    raise SkylaneError(f"{100 * share:.3f} % of labels, floor {100 * floor:g} %")  # noqa: TRY301  As its own errors.
             except SkylaneError as error:
                 refused.append(f"{candidate.label(stored.name)} ({error})")
             else:

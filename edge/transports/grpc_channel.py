@@ -74,7 +74,7 @@ class GrpcChannel:
         self._status = self._control_channel.unary_stream("/skylane.v1.Worker/Status")
         self._stream: Any = None  # The latest stream of statuses.
 
-    def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002
+    def call(self, request: EncodedRequest, deadline: Deadline, timeout_s: float, on_outcome: OnOutcome) -> None:  # noqa: ARG002  A contract's.
         """See RpcChannel. The timeout of the gRPC call carries the deadline."""
         try:
             call = self._frames.future(request.body, timeout=timeout_s, metadata=(*self._metadata, *request.metadata))

@@ -43,9 +43,9 @@ class GroupDispatcher:
 
     def choose(
         self,
-        in_flight: Sequence[FrameRecord],  # noqa: ARG002
-        now_ns: int,  # noqa: ARG002
-        excluded: Collection[str] = (),  # noqa: ARG002
+        in_flight: Sequence[FrameRecord],  # noqa: ARG002  The broker chooses.
+        now_ns: int,  # noqa: ARG002  The same.
+        excluded: Collection[str] = (),  # noqa: ARG002  The same.
     ) -> Assignment:
         """See Dispatcher."""
         return GROUP

@@ -111,7 +111,7 @@ def quantize(
 ) -> None:
     """Write MODEL with fewer bits as a new model for OpenVINO. The loss of accuracy on other frames is reported."""
     # Imported here, because OpenVINO takes seconds to import and `list` does not need it.
-    from modelling import quantization  # noqa: PLC0415
+    from modelling import quantization
 
     card = repository.find(name).card()
     with progress_console().status("preparing calibration frames") as status:

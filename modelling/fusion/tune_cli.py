@@ -66,12 +66,12 @@ def tune_fusion(
     Judge on other drives than those that the file is made from.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
-    from edge.presenting.fusion_table import write_fusion  # noqa: PLC0415
-    from edge.reuse.opening import check_local_model  # noqa: PLC0415
-    from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.fusion.tune import TuneFusionSettings, judged_table, moves_only  # noqa: PLC0415
-    from modelling.fusion.tune import tune_fusion as tuned  # noqa: PLC0415
-    from modelling.reuse.replay import opened_models  # noqa: PLC0415
+    from edge.presenting.fusion_table import write_fusion
+    from edge.reuse.opening import check_local_model
+    from modelling.evaluation.bag_images import EvaluationSettings
+    from modelling.fusion.tune import TuneFusionSettings, judged_table, moves_only
+    from modelling.fusion.tune import tune_fusion as tuned
+    from modelling.reuse.replay import opened_models
 
     check_local_model(repository.find(local_model), repository.find(reference).card())
     check_writable(out, "--out")

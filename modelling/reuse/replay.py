@@ -136,7 +136,7 @@ def replay(recordings: Sequence[Path], reference: Model, local: Model | None, se
         replayed.drives.append(name)
         for image in images:
             if is_presence:
-                image = image._replace(truth=truth_of(image.truth, len(image.pixels)))  # noqa: PLW2901
+                image = image._replace(truth=truth_of(image.truth, len(image.pixels)))  # noqa: PLW2901  The same image with its truth.
             runner.add(name, image)
             settings.on_frame(len(replayed.frames), total)
     return replayed

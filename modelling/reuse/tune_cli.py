@@ -87,10 +87,10 @@ def tune_gate(
     results. Judge the thresholds on other drives than those they were tuned on.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
-    from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.reuse.replay import opened_models, replay  # noqa: PLC0415
-    from modelling.reuse.tune import TuneSettings, header, reliability_table, thresholds_table, tune  # noqa: PLC0415
-    from shared.reuse.tuning import write_tuning  # noqa: PLC0415
+    from modelling.evaluation.bag_images import EvaluationSettings
+    from modelling.reuse.replay import opened_models, replay
+    from modelling.reuse.tune import TuneSettings, header, reliability_table, thresholds_table, tune
+    from shared.reuse.tuning import write_tuning
 
     check_writable(out, "--out")
     with opened_models(repository, reference, local_model, device) as (model, local), frame_progress() as progress:
@@ -165,10 +165,10 @@ def judge_gate(
     Student's, over the SOURCEs.
     """
     # Imported here, because engines take seconds to import and `list` does not need them.
-    from modelling.evaluation.bag_images import EvaluationSettings  # noqa: PLC0415
-    from modelling.reuse.judge import judge  # noqa: PLC0415
-    from modelling.reuse.replay import opened_models, replay  # noqa: PLC0415
-    from shared.reuse.tuning import read_tuning  # noqa: PLC0415
+    from modelling.evaluation.bag_images import EvaluationSettings
+    from modelling.reuse.judge import judge
+    from modelling.reuse.replay import opened_models, replay
+    from shared.reuse.tuning import read_tuning
 
     tuning = read_tuning(path)
     names = (tuning.reference.name, None if tuning.local is None else tuning.local.name)

@@ -117,7 +117,7 @@ def _reload(running: Broker) -> None:
 def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager[str]:
     """Serves when the certificates of a secured broker expire, and its revocation list."""
     try:
-        from shared.prometheus import NodeCollector, serve_metrics  # noqa: PLC0415 (needs an extra)
+        from shared.prometheus import NodeCollector, serve_metrics  # needs an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("--metrics", error.name or "prometheus_client", "metrics") from error
     files = {} if secured is None else {"authority": secured / "ca.crt", "server": secured / "server.crt"}
@@ -164,7 +164,7 @@ def certs(
     renewed by every call, for a year, never for less than before: give it to the broker before it expires.
     """
     try:
-        from ops.broker.certificate_authority import CertificateAuthority, Role  # noqa: PLC0415 (needs an extra)
+        from ops.broker.certificate_authority import CertificateAuthority, Role  # needs an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError("'skylane broker certs'", error.name or "cryptography", "broker") from error
     is_named = bool(hosts or vehicles or workers or operators or viewers or revoked)

@@ -57,7 +57,7 @@ def run(file: Path, out: Path | None, seed: int | None, models: Path | None, *, 
 
     FILE is a YAML file, or the name of an included study, such as `quick`.
     """
-    from ops.study.study_run import run_study  # noqa: PLC0415  Importing pandas is slow, and `list` does not need it.
+    from ops.study.study_run import run_study  # Importing pandas is slow, and `list` does not need it.
 
     sys.exit(run_study(_study_file(file), models or default_root(), out, seed, dry_run=dry_run))
 

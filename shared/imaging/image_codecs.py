@@ -77,7 +77,7 @@ def encode(pixels: Pixels, layout: Layout, codec: str, quality: int) -> Buffer:
         raise ImageCodecError(f"{layout} of {_by(pixels.shape)}: {error}") from error
 
 
-def decode(  # noqa: PLR0917
+def decode(  # noqa: PLR0917  The fields of a frame's message.
     data: Buffer, codec: str, layout: Layout, shape: tuple[int, ...], limits: ImageLimits, target: Layout
 ) -> Pixels:
     """Decodes an image of a known layout and shape. Checks every size before allocating memory.

@@ -110,7 +110,7 @@ def connect(
         time.sleep(min(0.1 * 2**tries, _LONGEST_WAIT_S, max(0.0, deadline - time.monotonic())))
 
 
-def _try(  # noqa: PLR0917
+def _try(  # noqa: PLR0917  Those of `connect`.
     client: MonitoredClient,
     address: Address,
     deadline: float,

@@ -256,7 +256,7 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
     def __init__(self, url: str) -> None:
         self._host = urlsplit(url).hostname
 
-    def redirect_request(  # noqa: PLR0917
+    def redirect_request(  # noqa: PLR0917  The parent's signature.
         self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> Any:
         """See HTTPRedirectHandler."""

@@ -74,7 +74,7 @@ def write_figures(charts: Iterable[Chart], folder: Path, root: Path | None = Non
     """
     try:
         import kaleido  # noqa: PLC0415  An optional dependency; the page does not need it.
-        from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415
+        from kaleido.errors import ChromeNotFoundError  # noqa: PLC0415  An extra brings it.
     except ModuleNotFoundError as error:
         raise MissingExtraError("drawing the charts", str(error.name), "figures") from error
     drafts = TemporaryDirectory()

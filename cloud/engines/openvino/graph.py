@@ -59,10 +59,10 @@ def optimised(model: Any, batch: int) -> Any:
 def _from_tensorflow(core: Any, path: Path, manifest: Manifest) -> Any:
     """Converts the graph of the TensorFlow engine, which includes preprocessing and postprocessing."""
     # Imported here, because TensorFlow takes seconds to import and the other formats do not need it.
-    from cloud.engines.tensorflow.dilation import fold_constants, has_phases, with_dilated_convolutions  # noqa: PLC0415
-    from cloud.engines.tensorflow.graph_session import assemble  # noqa: PLC0415
-    from cloud.engines.tensorflow.graphdef import node_of, prune, read_frozen_graph  # noqa: PLC0415
-    from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415
+    from cloud.engines.tensorflow.dilation import fold_constants, has_phases, with_dilated_convolutions  # noqa: PLC0415  They import TensorFlow.
+    from cloud.engines.tensorflow.graph_session import assemble  # noqa: PLC0415  The same.
+    from cloud.engines.tensorflow.graphdef import node_of, prune, read_frozen_graph  # noqa: PLC0415  The same.
+    from cloud.engines.tensorflow.saved_model import read_frozen_signature  # noqa: PLC0415  The same.
 
     read = read_frozen_graph if manifest.format == "frozen_graph" else read_frozen_signature
     frozen = read(path, manifest)
