@@ -27,7 +27,7 @@ from shared.runlog.latency_log import WITH_RESULT, LatencyRow, LogWriter, Outcom
 from shared.stages import CLOUD_STAGES, Stage, Stamp, stage_times
 
 
-class ReplyOrigin(NamedTuple):
+class AnsweredBy(NamedTuple):
     """The worker, model version and engine that produced a reply. Workers of one group may run different versions."""
 
     worker: str = ""
@@ -36,7 +36,7 @@ class ReplyOrigin(NamedTuple):
     sha256: str = ""
 
     @classmethod
-    def of(cls, message: ResultMessage) -> "ReplyOrigin":
+    def of(cls, message: ResultMessage) -> "AnsweredBy":
         """Returns the origin of a reply."""
         return cls(message.worker, message.model_version, message.engine, message.model_sha256)
 
@@ -55,7 +55,7 @@ class RunCounts:
     median_ms: float | None  # Recent frames with a result, from due to that result.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Retried frames that the second attempt answered in time.
-    origins: Mapping[ReplyOrigin, int] = field(default_factory=dict)  # Frames with the outcome answered.
+    answered_by: Mapping[AnsweredBy, int] = field(default_factory=dict)  # Frames with the outcome answered.
 
     @property
     def closed(self) -> int:
@@ -103,7 +103,7 @@ class Ledger:
         self._in_flight: dict[FrameId, FrameRecord] = {}
         self._outcomes: Counter[Outcome] = Counter()
         self._ignored: Counter[str] = Counter()
-        self._origins: Counter[ReplyOrigin] = Counter()
+        self._answered_by: Counter[AnsweredBy] = Counter()
         self._answered_retries: OrderedDict[FrameId, None] = OrderedDict()
         self._retried = 0
         self._retry_won = 0
@@ -305,7 +305,7 @@ class Ledger:
                 median_ms=median(recent) if recent else None,
                 retried=self._retried,
                 retry_won=self._retry_won,
-                origins=dict(self._origins),
+                answered_by=dict(self._answered_by),
             )
 
     def _first_open(self) -> int:
@@ -362,7 +362,7 @@ class Ledger:
                 if outcome.has_result:
                     self._recent_ms.append(result_ns(row) / 1e6)
                 if outcome is Outcome.ANSWERED and message is not None:
-                    self._origins[ReplyOrigin.of(message)] += 1
+                    self._answered_by[AnsweredBy.of(message)] += 1
                     self._retry_won += bool(record.resent_ns) and message.attempt > 1
                 del self._open[row.sequence]
                 self._changed.notify_all()

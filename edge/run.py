@@ -184,7 +184,7 @@ def play(
         remarks = [
             *node.pacing_notes,
             *retry_lines(counts),
-            *origin_lines(counts, card),
+            *answered_by_lines(counts, card),
             *unused_lines(transport.unused()),
             *(reuse.lines(counts, is_open_loop=settings.is_live or not config.closed_loop) if reuse else ()),
             *(recorder.lines() if recorder else ()),
@@ -366,16 +366,16 @@ def _late_lines(late: int) -> Iterator[str]:
         yield f"{late} results came too late for their place in videos and bags"
 
 
-def origin_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:
+def answered_by_lines(counts: RunCounts, card: ModelCard) -> Iterator[str]:
     """Yields how many frames each worker answered in time, and a warning if not all used the model of `card`.
 
     Models are told apart by their hashes; versions of one hash are one model. Without hashes, versions count.
     """
-    for origin, frames in sorted(counts.origins.items()):
+    for origin, frames in sorted(counts.answered_by.items()):
         engine = origin.engine or "unknown engine"
         model = f"{card.name} {origin.model_version}, {engine}, {origin.sha256[:_SHOWN_DIGITS]}"
         yield f"{frames} frames answered by {origin.worker} ({model})"
-    models = {origin.sha256 or origin.model_version for origin in counts.origins}
+    models = {origin.sha256 or origin.model_version for origin in counts.answered_by}
     if len(models) > 1:
         yield (
             f"WARNING: {len(models)} different models named {card.name} answered: the results and times of this run mix "

@@ -65,7 +65,9 @@ def ended(
         "outcomes": {outcome.value: counts.outcomes.get(outcome, 0) for outcome in Outcome},
         "ignored_answers": dict(counts.ignored_answers),
         "retries": {"retried": counts.retried, "won": counts.retry_won},
-        "answered_by": [{**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.origins.items())],
+        "answered_by": [
+            {**origin._asdict(), "frames": frames} for origin, frames in sorted(counts.answered_by.items())
+        ],
         "reuse": None if reuse is None else reuse.record(),
         **({"presenting": recorder.record()} if recorder else {}),
         "rows_lost": rows_lost,

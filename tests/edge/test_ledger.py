@@ -249,7 +249,7 @@ def test_an_answer_after_the_deadline_is_expired(books: Callable[..., Book]) -> 
         record = book.sent()
         assert _finish(book.ledger, record, make_answer(record, status)) is Outcome.EXPIRED
     assert [row["outcome"] for row in book.rows()] == ["expired", "expired"]
-    assert not book.ledger.counts().origins  # Summary and manifest mean by "answered" what the table means.
+    assert not book.ledger.counts().answered_by  # Summary and manifest mean by "answered" what the table means.
 
 
 def test_a_frame_is_lost_only_after_all_received_answers_were_processed(books: Callable[..., Book]) -> None:
@@ -302,7 +302,7 @@ def test_a_reused_frame_names_the_frame_whose_result_it_got(book: Book) -> None:
     assert book.closed == 1
     counts = book.ledger.counts()
     assert (counts.read, counts.closed, counts.with_result, counts.median_ms) == (2, 2, 2, (5.006 + 2.0) / 2)
-    assert sum(counts.origins.values()) == 1  # Only those answered by workers.
+    assert sum(counts.answered_by.values()) == 1  # Only those answered by workers.
 
 
 def test_a_frame_answered_locally_has_the_local_models_engine_and_version(book: Book) -> None:

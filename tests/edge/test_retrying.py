@@ -264,7 +264,7 @@ def test_answers_are_counted_by_origin(vehicle: RetryingVehicle) -> None:
         record = vehicle.send(make_frame())
         message = make_answer(record, model_version=version, engine="openvino bf16", model_sha256=version * 64)
         vehicle.process(message)
-    found = {(by.worker, by.model_version, by.engine): n for by, n in vehicle.ledger.counts().origins.items()}
+    found = {(by.worker, by.model_version, by.engine): n for by, n in vehicle.ledger.counts().answered_by.items()}
     assert found == {("w", "1", "openvino bf16"): 1, ("w", "2", "openvino bf16"): 2}
     assert [row["model_version"] for row in vehicle.rows()] == ["1", "2", "2"]
     assert {row["engine"] for row in vehicle.rows()} == {"openvino bf16"}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from edge.ledger import ReplyOrigin, RunCounts
-from edge.run import NOTHING_ANSWERED, exit_code, origin_lines, retry_lines, unused_lines
+from edge.ledger import AnsweredBy, RunCounts
+from edge.run import NOTHING_ANSWERED, answered_by_lines, exit_code, retry_lines, unused_lines
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD
 
@@ -52,8 +52,8 @@ def test_a_run_without_a_frame_has_the_same_exit_code(capsys: pytest.CaptureFixt
 
 def test_each_worker_has_a_line() -> None:
     """There is no warning if all workers used the requested model."""
-    origins = {ReplyOrigin(name, "1", "openvino bf16", CARD.sha256): 7 for name in ("b", "a")}
-    assert list(origin_lines(replace(COUNTS, origins=origins), CARD)) == [
+    answered_by = {AnsweredBy(name, "1", "openvino bf16", CARD.sha256): 7 for name in ("b", "a")}
+    assert list(answered_by_lines(replace(COUNTS, answered_by=answered_by), CARD)) == [
         "7 frames answered by a (tiny 1, openvino bf16, 000000000000)",
         "7 frames answered by b (tiny 1, openvino bf16, 000000000000)",
     ]
@@ -61,24 +61,24 @@ def test_each_worker_has_a_line() -> None:
 
 def test_different_models_with_one_name_are_a_warning() -> None:
     """Results over two versions describe neither."""
-    origins = {ReplyOrigin("a", "1", "tensorflow fp32", CARD.sha256): 1, ReplyOrigin("b", "2", "", "f" * 64): 1}
-    *_, unknown, warning = origin_lines(replace(COUNTS, origins=origins), CARD)
+    answered_by = {AnsweredBy("a", "1", "tensorflow fp32", CARD.sha256): 1, AnsweredBy("b", "2", "", "f" * 64): 1}
+    *_, unknown, warning = answered_by_lines(replace(COUNTS, answered_by=answered_by), CARD)
     assert unknown == "1 frames answered by b (tiny 2, unknown engine, ffffffffffff)"
     assert warning.startswith("WARNING: 2 different models named tiny answered")
 
 
 def test_versions_of_one_file_are_one_model() -> None:
     """A file that was published again under a new version gives the same results; other files of one version do not."""
-    again = {ReplyOrigin("a", version, "tensorflow fp32", CARD.sha256): 1 for version in ("1", "2")}
-    assert not [line for line in origin_lines(replace(COUNTS, origins=again), CARD) if "WARNING" in line]
-    files = {ReplyOrigin("a", "1", "tensorflow fp32", sha256): 1 for sha256 in (CARD.sha256, "f" * 64)}
-    assert "2 different models named tiny" in [*origin_lines(replace(COUNTS, origins=files), CARD)][-1]
-    unknown = {ReplyOrigin("a", version, "tensorflow fp32"): 1 for version in ("1", "2")}
-    assert "2 different models named tiny" in [*origin_lines(replace(COUNTS, origins=unknown), CARD)][-1]
+    again = {AnsweredBy("a", version, "tensorflow fp32", CARD.sha256): 1 for version in ("1", "2")}
+    assert not [line for line in answered_by_lines(replace(COUNTS, answered_by=again), CARD) if "WARNING" in line]
+    files = {AnsweredBy("a", "1", "tensorflow fp32", sha256): 1 for sha256 in (CARD.sha256, "f" * 64)}
+    assert "2 different models named tiny" in [*answered_by_lines(replace(COUNTS, answered_by=files), CARD)][-1]
+    unknown = {AnsweredBy("a", version, "tensorflow fp32"): 1 for version in ("1", "2")}
+    assert "2 different models named tiny" in [*answered_by_lines(replace(COUNTS, answered_by=unknown), CARD)][-1]
 
 
 def test_another_model_than_the_announced_one_is_a_warning() -> None:
     """The worker replaced its model between the announcement and the first frame."""
-    origins = {ReplyOrigin("a", "2", "tensorflow fp32", "f" * 64): 1}
-    *_, warning = origin_lines(replace(COUNTS, origins=origins), CARD)
+    answered_by = {AnsweredBy("a", "2", "tensorflow fp32", "f" * 64): 1}
+    *_, warning = answered_by_lines(replace(COUNTS, answered_by=answered_by), CARD)
     assert warning == "WARNING: tiny was announced as version 1 (000000000000), but another one answered"

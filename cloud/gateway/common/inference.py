@@ -32,7 +32,7 @@ from shared.task import task_named
 
 
 @dataclass(frozen=True, slots=True)
-class CallOrigin:
+class CallTerms:
     """The sender of a call, and the limits of its reply."""
 
     frontend: str  # Protocol and transport, such as "oip-rest"; the camera name in the ids of the call's frames.
@@ -47,7 +47,7 @@ class CallOrigin:
 class InferenceCall:
     """An inference call."""
 
-    origin: CallOrigin
+    terms: CallTerms
     model: str
     inputs: Mapping[str, Tensor]
     version: str | None = None
@@ -126,13 +126,13 @@ def start_inference(submission: Submission, call: InferenceCall) -> PendingInfer
         ApiError: the call is invalid, or the worker does not serve the model.
     """
     served = submission.find(call.model, call.version)
-    card, origin = served.card, call.origin
+    card, terms = served.card, call.terms
     images = _images(call, card)
     heads: tuple[str, ...] = ()
-    if origin.frame is not None:
+    if terms.frame is not None:
         if len(images) != 1:
             raise InvalidError(f"{len(images)} images with one frame message: send one image")
-        messages = [_vehicle_frame(origin.frame, images[0], call)]
+        messages = [_vehicle_frame(terms.frame, images[0], call)]
     else:
         if not images:
             raise InvalidError("no image: send at least one")
@@ -143,14 +143,10 @@ def start_inference(submission: Submission, call: InferenceCall) -> PendingInfer
         heads = _requested_heads(call.outputs, tuple(served.model.manifest.heads))
         messages = [_frame_message(submission, call, card, image) for image in images]
     futures = tuple(
-        submission.put(
-            message, received_ns=origin.received_ns, max_reply_bytes=origin.max_reply_bytes, heads=bool(heads)
-        )
+        submission.put(message, received_ns=terms.received_ns, max_reply_bytes=terms.max_reply_bytes, heads=bool(heads))
         for message in messages
     )
-    return PendingInference(
-        submission, card, heads, futures, origin.max_reply_bytes, is_vehicle=origin.frame is not None
-    )
+    return PendingInference(submission, card, heads, futures, terms.max_reply_bytes, is_vehicle=terms.frame is not None)
 
 
 def stages_ms(message: ResultMessage) -> dict[str, float]:
@@ -166,7 +162,7 @@ def server_timing(message: ResultMessage) -> str:
 
 def _vehicle_frame(frame: FrameMessage, data: Buffer, call: InferenceCall) -> FrameMessage:
     """Adds the image to a vehicle's frame message."""
-    caller = call.origin.caller
+    caller = call.terms.caller
     if frame.id.vehicle != caller:
         raise ApiError(
             ErrorCode.FORBIDDEN, f"the frame belongs to {frame.id.vehicle}: {caller} may send its own frames only"
@@ -211,7 +207,7 @@ def _frame_message(submission: Submission, call: InferenceCall, card: ModelCard,
         known = ", ".join(image_codecs.IMAGE_CODECS)
         raise InvalidError(f"no image codec {codec[:40]!r}: choose one of {known}")
     return FrameMessage(
-        id=submission.new_id(sanitize_name(call.origin.caller), call.origin.frontend),
+        id=submission.new_id(sanitize_name(call.terms.caller), call.terms.frontend),
         model=call.model,
         version=call.version,
         layout=card.layout,
@@ -220,7 +216,7 @@ def _frame_message(submission: Submission, call: InferenceCall, card: ModelCard,
         geometry=plan,
         stamp_ns=0,
         data=data,
-        deadline=call.origin.deadline,
+        deadline=call.terms.deadline,
         options=RequestOptions(mask_codec=call.mask_codec if task_named(card.task).has_shape else "raw"),
     )
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cloud.gateway.common.inference import CallOrigin, InferenceCall, InferenceReply
+from cloud.gateway.common.inference import CallTerms, InferenceCall, InferenceReply
 from cloud.gateway.common.tensors import ENCODED, PACKED, Tensor, TensorSpec, output_specs, pixels
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError, converting_errors
@@ -66,7 +66,7 @@ class InferRequest:
     inputs: tuple[InputTensor, ...]
     outputs: tuple[RequestedOutput, ...]  # Empty: all.
 
-    def to_call(self, origin: CallOrigin) -> InferenceCall:
+    def to_call(self, terms: CallTerms) -> InferenceCall:
         """Converts the request; its `timeout` parameter may bring the deadline forward."""
         _check_unique("input", [each.name for each in self.inputs])
         _check_unique("output", [each.name for each in self.outputs])
@@ -74,12 +74,12 @@ class InferRequest:
             _check_no_shared_memory("output", each.name, each.parameters)
         timeout_us = _parameter(self.parameters, _TIMEOUT, int, "whole microseconds")
         if timeout_us is not None and timeout_us > 0:  # Triton's clients send 0 for no timeout.
-            deadline = Deadline.after_ms(timeout_us // 1000, origin.received_ns)
-            origin = replace(origin, deadline=min(origin.deadline, deadline))
+            deadline = Deadline.after_ms(timeout_us // 1000, terms.received_ns)
+            terms = replace(terms, deadline=min(terms.deadline, deadline))
         tensors: Sequence[InputTensor | RequestedOutput] = (*self.inputs, *self.outputs)
         parameters = [*(each.parameters for each in tensors), self.parameters]
         return InferenceCall(
-            origin=origin,
+            terms=terms,
             model=self.model,
             version=self.version,
             inputs={each.name: each.tensor for each in self.inputs},

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
+from cloud.gateway.common.inference import CallTerms, InferenceReply, PendingInference, server_timing
 from cloud.node import CloudNode
 from cloud.serving.errors import ErrorCode, converting_errors
 from shared.clock import Deadline
@@ -75,12 +75,12 @@ class GrpcCall:
         if self.worker.authenticator.requires_token:
             self.worker.authenticator.authenticate(self.text("authorization"), None, self.host)
 
-    def origin(self, frontend: str, caller: str) -> CallOrigin:
+    def terms(self, frontend: str, caller: str) -> CallTerms:
         """Describes the sender and the limits of an inference call."""
         remaining_s = self.context.time_remaining()
         deadline = Deadline.after_ms(None if remaining_s is None else remaining_s * 1e3)
         max_bytes = self.worker.config.max_message_bytes
-        return CallOrigin(frontend, caller, self.received_ns, max_bytes, deadline, self.frame)
+        return CallTerms(frontend, caller, self.received_ns, max_bytes, deadline, self.frame)
 
     def on_end(self, callback: Callable[[], object]) -> None:
         """Registers a function to be called when the call ends; calls it at once if the call has ended."""

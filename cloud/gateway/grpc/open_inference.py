@@ -173,7 +173,7 @@ def _request_id(data: Buffer) -> str:
 
 def _start(call: GrpcCall, request: InferRequest, caller: str) -> PendingInference:
     """Submits the images of a request."""
-    return start_inference(call.worker.submission, request.to_call(call.origin(_FRONTEND, caller)))
+    return start_inference(call.worker.submission, request.to_call(call.terms(_FRONTEND, caller)))
 
 
 def _response(

@@ -118,7 +118,7 @@ def _predict(call: GrpcCall) -> bytes:
     signature = find_signature(request.spec.signature_name, is_vehicle=call.frame is not None)
     signature.check_inputs(request.inputs)
     inference = InferenceCall(
-        origin=call.origin(_FRONTEND, caller),
+        terms=call.terms(_FRONTEND, caller),
         model=request.spec.name,
         inputs=request.inputs,
         version=_version(call, request.spec),

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cloud.gateway.common.inference import CallOrigin, InferenceReply, PendingInference, server_timing
+from cloud.gateway.common.inference import CallTerms, InferenceReply, PendingInference, server_timing
 from cloud.gateway.limits import ActiveCall
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError
@@ -78,10 +78,10 @@ class HttpCall:
     frame: FrameMessage | None  # A vehicle's frame message, without data.
     deadline: Deadline
 
-    def origin(self, frontend: str) -> CallOrigin:
+    def terms(self, frontend: str) -> CallTerms:
         """Describes the sender and the limits of an inference call."""
         max_bytes = self.worker.config.max_message_bytes
-        return CallOrigin(frontend, self.caller, self.received_ns, max_bytes, self.deadline, self.frame)
+        return CallTerms(frontend, self.caller, self.received_ns, max_bytes, self.deadline, self.frame)
 
 
 def worker_of(request: Request) -> CloudNode:

@@ -272,7 +272,7 @@ async def infer(call: Call, model: str, version: str | None = None) -> Response:
     request = await run_sized(
         read_request, call.body, header_length, model, version, size=json_length(call.body, header_length)
     )
-    reply = await wait_for(call, start_inference(call.worker.submission, request.to_call(call.origin(_FRONTEND))))
+    reply = await wait_for(call, start_inference(call.worker.submission, request.to_call(call.terms(_FRONTEND))))
     outputs = output_tensors(request, reply)
     max_bytes = call.worker.config.max_message_bytes
     size = sum(map(byte_size, reply.outputs.values()))

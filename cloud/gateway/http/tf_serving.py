@@ -172,7 +172,7 @@ async def _predict(call: Call, model: str, version: str | None = None, label: st
     body: PredictBody = await run_sized(read, call.body, size=len(call.body))
     body.signature.check_inputs(body.inputs)
     inference = InferenceCall(
-        origin=call.origin(_FRONTEND),
+        terms=call.terms(_FRONTEND),
         model=model,
         inputs=body.inputs,
         version=_find_version(call, model, version, label),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.gateway.common.inference import (
-    CallOrigin,
+    CallTerms,
     InferenceCall,
     InferenceReply,
     PendingInference,
@@ -55,10 +55,10 @@ def random_pixels(count: int) -> npt.NDArray[np.uint8]:
 
 
 def call(inputs: dict[str, Any], model: str = "tiny", **options: Any) -> InferenceCall:
-    """A call; `options` are fields of its origin or of the call."""
-    origin = CallOrigin("test", "car", clock.now_ns(), 1 << 20)
-    fields = {name: options.pop(name) for name in (*options,) if hasattr(origin, name)}
-    return InferenceCall(replace(origin, **fields), model, inputs, **options)
+    """A call; `options` are fields of its terms or of the call."""
+    terms = CallTerms("test", "car", clock.now_ns(), 1 << 20)
+    fields = {name: options.pop(name) for name in (*options,) if hasattr(terms, name)}
+    return InferenceCall(replace(terms, **fields), model, inputs, **options)
 
 
 def wait(pending: PendingInference) -> InferenceReply:

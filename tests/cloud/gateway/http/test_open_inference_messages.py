@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.gateway.common.inference import CallOrigin
+from cloud.gateway.common.inference import CallTerms
 from cloud.gateway.common.open_inference import InferRequest, OutputTensor, Parameters, RequestedOutput
 from cloud.gateway.http.open_inference import read_request, write_response
 from cloud.serving.errors import ApiError, ErrorCode
@@ -137,7 +137,7 @@ def test_arbitrary_bodies_raise_only_api_errors(document: Any, binary: bytes, of
     text = json.dumps(document).encode()
     for header_length in (None, str(len(text) + offset)):
         with suppress(ApiError):
-            read(text + binary, header_length).to_call(CallOrigin("f", "c", 0, 1))
+            read(text + binary, header_length).to_call(CallTerms("f", "c", 0, 1))
 
 
 MASK = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
