@@ -8,8 +8,8 @@ The overhead is measured at the lowest load; no number is fitted.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from analysis.statistics.shared_queue import MEASURES, SharedQueue
 from bench.fleet.fleet_run import LOAD, FleetArrivals, FleetCase
+from bench.fleet.shared_queue import MEASURES, SharedQueue
 from shared.terminal_table import Table, result_table
 
 _VEHICLES = 20

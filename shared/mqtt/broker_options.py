@@ -4,19 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import DirectoryPath, FilePath, model_validator
 
 from shared.config import OneOf, Section, parsed_by, setting
+from shared.errors import SkylaneError
 from shared.flags import key_options, override
 from shared.logs import DEFAULT_LEVEL, LEVELS, LogFormat
 from shared.mqtt.bus import Will
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import CONNECT_TIMEOUT_S, MAX_INFLIGHT, MqttSettings
-from shared.network.address import Address, Certificates, receiver_url
+from shared.network.address import Address, Certificates
 from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE
 from shared.network.tls import CertificateError
 from shared.runtime.health_file import UPDATE_INTERVAL_S
+from shared.sanitize import printable
 
 DAY_S = 86_400.0
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
@@ -84,6 +87,22 @@ class BrokerOptions:
         return Certificates(*(str(path) if path else None for path in (authority, certificate, key)))
 
 
+def _receiver_url(text: str) -> str:
+    """Returns the base URL of a receiver of traces if it is one: http or https, without a user name.
+
+    Raises:
+        SkylaneError: it is not.
+    """
+    try:
+        parts = urlsplit(text if text.isprintable() and " " not in text else "")
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or "@" in text or parts.query or parts.fragment:
+        raise SkylaneError(f"receiver of traces {printable(text)[:80]!r} cannot be used: write http://HOST:4318")
+    return text
+
+
 def _broker_url(text: str) -> str:
     Address.parse_without_password(text)
     return text
@@ -117,7 +136,7 @@ class NodeSection(Section):
         f"File to touch every {UPDATE_INTERVAL_S:g} s while this node is online, for health checks.",
         shown="none",
     )
-    otel: Annotated[str, parsed_by(receiver_url)] | None = setting(
+    otel: Annotated[str, parsed_by(_receiver_url)] | None = setting(
         None,
         "Receiver of traces: the base URL of an OpenTelemetry collector (OTLP over HTTP). Headers and certificates are read from "
         "OpenTelemetry's own environment variables.",

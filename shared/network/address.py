@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 from shared.errors import SkylaneError
 from shared.files import read_file
 from shared.network.endpoint import BROKER_PASSWORD, BROKER_PASSWORD_FILE, LAST_PORT, Endpoint, EndpointError
-from shared.sanitize import printable
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -77,22 +76,6 @@ class Certificates:
     authority: str | None = None  # None: the authorities that the system trusts.
     certificate: str | None = None
     key: str | None = None
-
-
-def receiver_url(text: str) -> str:
-    """Returns the base URL of a receiver of traces if it is one: http or https, without a user name.
-
-    Raises:
-        SkylaneError: it is not.
-    """
-    try:
-        parts = urlsplit(text if text.isprintable() and " " not in text else "")
-        is_valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or "@" in text or parts.query or parts.fragment:
-        raise SkylaneError(f"receiver of traces {printable(text)[:80]!r} cannot be used: write http://HOST:4318")
-    return text
 
 
 def _password() -> str | None:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from analysis.statistics.shared_queue import SharedQueue
 from bench.fleet.prediction import check_formula, formula_cases, prediction_tables
 from bench.fleet.run_record import ideal_latencies_ms
+from bench.fleet.shared_queue import SharedQueue
 
 _OVERHEAD_MS = 4.0
 
