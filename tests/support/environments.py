@@ -71,7 +71,7 @@ for arguments, variables in calls:
 print(json.dumps(results))
 """
 _PARSE = """
-import json, sys
+import contextlib, json, os, sys
 folders, lines = json.loads(sys.argv[1]), json.load(sys.stdin)
 sys.path += folders
 import click
@@ -80,7 +80,8 @@ click.Command.invoke = lambda self, ctx: None  # Groups still find and import th
 refused = {}
 for index, line in enumerate(lines):
     try:
-        skylane.main(args=line, prog_name="skylane", standalone_mode=False)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # The help.
+            skylane.main(args=line, prog_name="skylane", standalone_mode=False)
     except SystemExit as ended:
         assert not ended.code, line
     except click.ClickException as error:
