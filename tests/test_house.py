@@ -284,6 +284,13 @@ def test_files_are_written_without_following_links() -> None:
     assert {str(path.relative_to(ROOT)) for path, call in found.items() if call} == WRITERS.keys()
 
 
+def test_stamps_and_durations_come_from_one_clock() -> None:
+    """Waits within a process may use `time.monotonic`; the benches compare with clocks of others."""
+    reading = re.compile(r"\btime\.(time|perf_counter)(_ns)?\(")
+    found = {str(path.relative_to(ROOT)) for path in MODULES if reading.search(path.read_text(encoding="utf-8"))}
+    assert {name for name in found if not name.startswith(("bench/", "training/"))} == {"shared/clock.py"}
+
+
 def test_pictures_are_decoded_where_their_size_is_checked() -> None:
     """OpenCV raises its own error for a header that declares too many pixels, and reads a FIFO without end."""
     decoding = re.compile(r"\bcv2\.(imread|imdecode)|\bPIL\b")
