@@ -162,8 +162,12 @@ class Child(ChildProcess):
         super().__init__(
             [sys.executable, "-P", "-m", module, json.dumps(settings, default=str)],
             log,
-            # TensorFlow's log would hide the last error.
-            environment={"TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+            # It finds the modules that this process finds. TensorFlow's log would hide the last error.
+            environment={
+                "PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), *map(os.path.abspath, sys.path))),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                **(environment or {}),
+            },
             mode="ab",
             stdout=subprocess.PIPE,
         )

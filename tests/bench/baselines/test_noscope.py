@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -26,6 +27,7 @@ import_module("onnx.numpy_helper")
 REFERENCE, LOCAL = "bright", "bright-tiny"
 _SIZES = {REFERENCE: (40, 60), LOCAL: (20, 30)}
 _MIDDLE, _STEEPNESS = 110.0, 0.05  # Grey level of probability 0.5, and logits per grey level.
+ROOT = Path(__file__).parents[3]
 FRAMES = 12
 
 
@@ -134,6 +136,7 @@ def test_the_comparison_runs_to_its_end(
     done = subprocess.run(
         [sys.executable, "-m", "bench", "baselines", "noscope", *words],
         cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=600,
