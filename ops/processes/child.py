@@ -159,12 +159,13 @@ class Child(ChildProcess):
         which its standard error is appended.
         """
         self.title = title or module
+        before = filter(None, [os.environ.get("PYTHONPATH")])  # An empty part would be the working directory.
         super().__init__(
             [sys.executable, "-P", "-m", module, json.dumps(settings, default=str)],
             log,
             # It finds the modules that this process finds. TensorFlow's log would hide the last error.
             environment={
-                "PYTHONPATH": os.pathsep.join((os.environ.get("PYTHONPATH", ""), *map(os.path.abspath, sys.path))),
+                "PYTHONPATH": os.pathsep.join((*before, *map(os.path.abspath, sys.path))),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 **(environment or {}),
             },
