@@ -162,15 +162,12 @@ def _play_late(
     if not _has_masks(models, model):
         console.print(f"left out: {model} gives no masks to compare")
         return None
+    frames = min(frames, _MAX_LATE_FRAMES)
     with console.status("late masks, held and moved to now"):
-        return play_late(
-            bag,
-            folder / "late",
-            broker,
-            models=models,
-            model=model,
-            frames=min(frames, _MAX_LATE_FRAMES),
-        )
+        late = play_late(bag, folder / "late", broker, models=models, model=model, frames=frames)
+    if late is None:
+        console.print("left out: no mask came in time to compare, as this machine is busy; try again when it is idle")
+    return late
 
 
 def _has_masks(models: Path, model: str) -> bool:

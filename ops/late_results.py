@@ -53,8 +53,10 @@ class LateResults:
     accuracy: str  # The mean IoU of both for the tick, as the end of a sentence; empty without true labels.
 
 
-def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults:
+def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults | None:
     """Plays a drive in real time over a slow link with the presenter `warp`, for a model that returns masks.
+
+    Returns None if no frame had an output in time, as on a machine that is too busy.
 
     The worker gives the answers that the model has computed before, each after the same time, so that the age of the
     results does not depend on the speed of this machine.
@@ -82,9 +84,12 @@ def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: s
     return _compare(folder, bag, Repository(models).find(model).card(), config)
 
 
-def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> LateResults:
+def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> LateResults | None:
     """Draws and scores, at each frame of a run with the PNG sink, the newest result and what the presenter made of it."""
     rows = {row.frame_stamp_ns: row for row in read_presented(folder)}
+    ages_ns = [row.age_ns for row in rows.values() if row.age_ns is not None]
+    if not ages_ns:
+        return None
     indexes = {row.tick: row.frame_index for row in rows.values()}
     held, moved = (StreamingScores(card.labels.names) for _ in range(2))
     video_format = VIDEO_FORMATS[config.video_codec]
@@ -111,7 +116,7 @@ def _compare(folder: Path, bag: Path, card: ModelCard, config: EdgeConfig) -> La
             if video is None:
                 video = stack.enter_context(closing(VideoFile(path, video_format, both, frame.source_ns)))
             video.add(both, frame.source_ns)
-    age_ms = float(np.median([row.age_ns for row in rows.values() if row.age_ns is not None])) / 1e6
+    age_ms = float(np.median(ages_ns)) / 1e6
     if truth is None:
         return LateResults(path, age_ms, "")
     outputs = [row for row in rows.values() if row.age_ns is not None]

@@ -1,5 +1,6 @@
-"""Draws one moment of a synthetic drive: held, warped, fused and true masks. `python same_moment.py PICTURE`, in the checkout.
+"""Draws one moment of a synthetic drive: held, warped, fused and true masks.
 
+`PYTHONPATH=. python examples/same_moment/same_moment.py PICTURE`, in the checkout, as it uses the recorded drives of the benches.
 The mask of the remote model is 200 ms old, as after a slow round trip. The presenters are those of `skylane edge play --present`.
 """
 

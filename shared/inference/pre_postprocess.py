@@ -291,16 +291,20 @@ def postprocess(head: str, values: Array, preprocessor: Preprocessor, manifest: 
     return _floats(values[..., objects_slice(manifest)] if section.kind in THRESHOLDS else values)
 
 
-def checked_heads(outputs: dict[str, Array], manifest: Manifest) -> Outputs:
-    """Returns the outputs by head of a graph that contains the postprocessing, with class ids as uint8.
+def class_id_heads(manifest: Manifest) -> tuple[str, ...]:
+    """Returns the heads whose outputs are class ids."""
+    return tuple(head for head, section in manifest.heads.items() if section.kind is OutputKind.CLASS_IDS)
+
+
+def checked_heads(outputs: dict[str, Array], class_ids: Sequence[str], manifest: Manifest) -> Outputs:
+    """Returns the outputs by head of a graph that contains the postprocessing, with those of `class_ids` as uint8.
 
     Raises:
         InferenceError: an output contains NaN, or a class id is not in 0..255.
     """
     for head, values in outputs.items():
         _check_numbers(head, values, manifest)
-    ids = [head for head, section in manifest.heads.items() if section.kind is OutputKind.CLASS_IDS]
-    return outputs | {head: _checked_class_ids(outputs[head]) for head in ids}
+    return outputs | {head: _checked_class_ids(outputs[head]) for head in class_ids}
 
 
 def _checked_class_ids(values: Array) -> npt.NDArray[np.uint8]:

@@ -71,4 +71,5 @@ def test_a_real_street_is_fetched_and_played(tmp_path: Path, monkeypatch: pytest
     assert "6 frames answered by worker (cityscapes-mobilenet 1" in result.output
     assert "mean IoU" not in result.output
     assert (tmp_path / "run" / "report.html").exists()
-    assert (tmp_path / "run" / "late" / "held_beside_moved.webm").exists()
+    is_busy = "left out: no mask came in time" in result.output  # Six frames may all be late.
+    assert is_busy or (tmp_path / "run" / "late" / "held_beside_moved.webm").exists()

@@ -104,8 +104,9 @@ def test_the_shares_of_labels_are_printed(tmp_path: Path) -> None:
     assert run_example("label_shares", tmp_path).split()[-3:] == ["2", "50.0", "30.0"]
 
 
-def test_the_moment_is_drawn(tmp_path: Path) -> None:
-    """It uses the presenters of a vehicle."""
+def test_the_moment_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It uses the presenters of a vehicle, and the benches of a checkout."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     run_example("same_moment", tmp_path / "moment.jpg")
     picture = cv2.imread(str(tmp_path / "moment.jpg"))
     assert picture is not None

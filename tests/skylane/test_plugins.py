@@ -130,7 +130,7 @@ def test_a_plug_in_that_is_not_named_is_not_imported(imports: Path) -> None:
     """The lists of choices have the names of the plug-ins, which need no import."""
     for command, names in ((("edge", "play"), ["relay", "differences", "nibbles", "reverse", "counts"]),
                            (("cloud", "serve"), ["linear"])):  # fmt: skip
-        shown = skylane(*command, "--help")
+        shown = skylane(*command, "--help-all")
         assert shown.returncode == 0, shown.stderr
         assert [name for name in names if name not in "".join(shown.stdout.split())] == []
     assert not imports.exists()

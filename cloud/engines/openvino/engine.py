@@ -9,7 +9,7 @@ from cloud.engines.openvino.graph import model_batch_size, optimised, read_end_t
 from cloud.engines.openvino.runtime import core
 from shared.errors import error_reason
 from shared.inference.engine import DeviceError, EngineError, Images, InferenceError, Outputs, choose_device
-from shared.inference.pre_postprocess import checked_heads
+from shared.inference.pre_postprocess import checked_heads, class_id_heads
 from shared.models.manifest import Manifest, Placement, Precision
 
 # OpenVINO's names of the precisions.
@@ -58,6 +58,7 @@ class OpenVinoEngine:
         self._requests = {size: each.create_infer_request() for size, each in compiled.items()}
         self._heads = tuple(manifest.heads)
         self._manifest = manifest
+        self._class_ids = class_id_heads(manifest)
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -83,7 +84,7 @@ class OpenVinoEngine:
             raise InferenceError(f"the model failed: {error_reason(error)}") from error
         # The next batch overwrites the request's tensors, so they are copied.
         outputs = {head: np.array(request.get_output_tensor(place).data) for place, head in enumerate(self._heads)}
-        return checked_heads(outputs, self._manifest)
+        return checked_heads(outputs, self._class_ids, self._manifest)
 
 
 def _precision(path: Path, manifest: Manifest, placement: Placement) -> Precision:

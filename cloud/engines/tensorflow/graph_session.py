@@ -25,7 +25,7 @@ from cloud.engines.tensorflow.runtime import (
 )
 from shared.errors import error_reason
 from shared.inference.engine import EngineError, Images, InferenceError, Outputs
-from shared.inference.pre_postprocess import Preprocessor, checked_heads, preprocessor_for
+from shared.inference.pre_postprocess import Preprocessor, checked_heads, class_id_heads, preprocessor_for
 from shared.inference.tensor_binding import check_other_inputs
 from shared.models.manifest import MASK, Manifest, OutputKind, Placement
 
@@ -98,6 +98,7 @@ class GraphSession:
         self._run = self._session.make_callable(fetched, feed_list=[whole.images])
         self._heads = tuple(whole.heads)
         self._manifest = manifest
+        self._class_ids = class_id_heads(manifest)
 
     def infer(self, batch: Images) -> Outputs:
         """See `shared.inference.engine.Engine.infer`."""
@@ -106,7 +107,7 @@ class GraphSession:
         except (tf.errors.OpError, ValueError) as error:
             raise InferenceError(f"the model failed: {error_reason(error)}") from error
         # `is_nan` may follow the heads.
-        outputs = checked_heads(dict(zip(self._heads, fetched, strict=False)), self._manifest)
+        outputs = checked_heads(dict(zip(self._heads, fetched, strict=False)), self._class_ids, self._manifest)
         if len(fetched) > len(outputs) and fetched[-1]:
             raise InferenceError("the model returned NaN among its scores")
         return outputs
