@@ -48,7 +48,7 @@ _DAILY = (
 )
 
 
-@cloud.command(cls=GroupedCommand, daily=_DAILY)
+@cloud.command(cls=GroupedCommand, daily=_DAILY, keys=CloudConfig.model_fields)
 @click.option("--config", type=EXISTING_FILE, help="A YAML file with settings; flags override it.")
 @_options("Models", "models", "repository", "device", "engine", "precision", "warm_up_runs")
 @_options("Connection", "worker")

@@ -35,7 +35,7 @@ _DAILY = (
 )
 
 
-@edge.command(cls=GroupedCommand, daily=_DAILY)
+@edge.command(cls=GroupedCommand, daily=_DAILY, keys=EdgeConfig.model_fields)
 @click.argument("source")
 @click.option("--config", type=EXISTING_FILE, help="Configuration file (YAML); flags override it.")
 @_options("Source", "topics", "frames", "loop", "start_offset_s", "playback_duration_s", "bits", "encodings")
@@ -66,7 +66,8 @@ _DAILY = (
 def play(source: str, config: Path | None, *, no_sinks: bool, wait_for_go: bool, **flags: Any) -> None:
     """Play SOURCE to a worker, and log the latency of every frame.
 
-    SOURCE is a bag, a video file, a folder of images, or a camera, such as camera:0. The exit code is 0, or 1 for an error, 2 for a wrong command line, 3 if no frame got a result in time.
+    SOURCE is a bag, a video file, a folder of images, or a camera, such as camera:0. The exit code is 0, or 1 for an
+    error, 2 for a wrong command line, 3 if no frame got a result in time.
     """
     settings = override(read_yaml(config, EdgeConfig) if config else EdgeConfig(), flags)
     if no_sinks and flags["sinks"]:

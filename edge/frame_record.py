@@ -52,7 +52,7 @@ class FrameRecord:
         """Returns the stamps of an attempt; empty if there was no such attempt."""
         if attempt == 1:
             return self.stamps
-        if attempt == 2 and self.resent_ns:  # A frame is sent at most twice
+        if attempt == 2 and self.resent_ns:  # A frame is sent at most twice.
             return (*self.stamps[:-1], Stamp(Stage.SENT, self.stamps[-1].node, self.resent_ns))
         return ()
 

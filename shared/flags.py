@@ -163,10 +163,17 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
 class GroupedCommand(click.Command):
     """A command whose help lists the options under their headings; those without one come first."""
 
-    def __init__(self, *arguments: Any, daily: Collection[str] = (), **attributes: Any) -> None:
-        """`daily`: the options that people use on a day, which are all that `--help` shows; empty: it shows all."""
+    def __init__(
+        self, *arguments: Any, daily: Collection[str] = (), keys: Collection[str] = (), **attributes: Any
+    ) -> None:
+        """Creates the command.
+
+        `daily`: the options that people use on a day, which are all that `--help` shows; empty: it shows all. `keys`: the
+        keys of the command's configuration file, some of which have no option.
+        """
         super().__init__(*arguments, **attributes)
         self._daily = frozenset(daily)
+        self._keys = frozenset(keys)
         if daily:
             show_all = click.Option(
                 ["--help-all"],
@@ -177,6 +184,17 @@ class GroupedCommand(click.Command):
                 help="Show all options.",
             )
             self.params.append(show_all)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click.Command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = error.option_name.removeprefix("--").replace("-", "_")
+            if key not in self._keys:
+                raise
+            problem = f"{error.option_name} is no option: write the key `{key}` into a file, and give it with --config"
+            raise click.UsageError(problem, ctx) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click.Command."""

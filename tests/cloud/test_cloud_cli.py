@@ -168,6 +168,10 @@ def test_a_missing_gpu_is_an_error(repository: Path, capsys: pytest.CaptureFixtu
         (("--precision", "fp8"), "'fp8' is not one of"),
         (("--engine", "tflite"), "engine 'tflite' does not read frozen_graph: use tensorflow, openvino"),
         (("--threads", "-1"), "Invalid value for '--threads': -1 is too small: give a whole number from 0 to 1024"),
+        (
+            ("--encoders", "2"),
+            "--encoders is no option: write the key `encoders` into a file, and give it with --config",
+        ),
         (("--operator", "a/b"), "Error: --operator: operator 'a/b' is not allowed"),
     ],
 )
