@@ -51,6 +51,7 @@ PARSERS = {
     "rosbag_tools/importing.py": "(a data set of the operator's own: tests/rosbag_tools/test_importing.py)",
     "shared/catalogue.py": "(addresses of the operator's own catalogue: tests/modelling/test_fetching.py)",
     "shared/network/download.py": "(addresses of answers: tests/shared/network/test_download.py)",
+    "shared/mqtt/broker_options.py": "(an address that the user gives: tests/pipeline/test_span_export.py)",
     "shared/network/address.py": "(input of the user: tests/shared/network/test_address.py)",
     "ops/broker/mosquitto.py": "(the operator's own configuration, which only Mosquitto parses)",
     "shared/native_output.py": f"({_OWN}: the arguments of its own process)",
