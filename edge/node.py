@@ -20,8 +20,9 @@ from edge.sinks.sink import Sink
 from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
-from edge.workers.worker_clocks import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerClocks
+from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats
+from edge.workers.worker_watch import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
@@ -85,9 +86,9 @@ class EdgeNode:
         self._queue = FrameQueue(config.queue)
         self._read_ahead = ReadAhead(source, config, self._stopped)
         self._presentation = presentation = settings.presentation
+        watch = WorkerWatch(transport.workers, self.clocks, stats)
         liveness = LivenessMonitor(
-            stats,
-            self.clocks,
+            watch,
             last_received_ns=lambda: transport.last_received_ns,
             ping=transport.ping,
             unresponsive_after_s=settings.unresponsive_after_s,
@@ -98,7 +99,7 @@ class EdgeNode:
             ledger,
             window,
             node=settings.node,
-            dispatcher=open_dispatcher(config, transport.workers, self.clocks),
+            dispatcher=open_dispatcher(config, watch),
             liveness=liveness,
             worker_wait_s=config.answer_timeout_s if waits else 0.0,
             keep_messages=config.retry,
@@ -114,7 +115,7 @@ class EdgeNode:
             overflow_reason=partial(sender.unsent_reason, "window"),
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
-        self._retrier = Retrier(sender, policy, stats, self.clocks)
+        self._retrier = Retrier(sender, policy, watch)
         self._writer = SinkWriter(sinks, card, ledger.first_open)
         step = None if settings.reuse is None else ReuseStep(settings.reuse, ledger, self._writer, card, waits)
         self._pipeline = Pipeline(

@@ -31,9 +31,9 @@ from msgspec import structs
 from edge.frame_record import Assignment, FrameRecord
 from edge.ledger import VehicleFrameLog
 from edge.sender import Sender
-from edge.workers.worker_clocks import WorkerClocks, is_unresponsive
 from edge.workers.worker_directory import Failures
 from edge.workers.worker_stats import ReplyTimes, WorkerStats
+from edge.workers.worker_watch import WorkerView, WorkerWatch
 from shared import clock
 from shared.stages import Stage
 
@@ -129,8 +129,6 @@ def _end_ns(record: FrameRecord) -> int:
 _CHECK_INTERVAL_S = 0.1
 _SHORTEST_WAIT_S = 0.001
 
-_Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
-
 
 @dataclass(frozen=True, slots=True)
 class Retrier:
@@ -138,8 +136,7 @@ class Retrier:
 
     sender: Sender  # Its dispatcher chooses the worker; without one, the worker with the last sign of life.
     policy: RetryPolicy
-    stats: WorkerStats
-    clocks: WorkerClocks
+    watch: WorkerWatch
     frame_log: VehicleFrameLog = field(default_factory=VehicleFrameLog)
 
     def run(self, stop: threading.Event) -> None:
@@ -155,20 +152,17 @@ class Retrier:
         directory, records = self.sender.transport.workers, self.sender.ledger.in_flight()
         if not records:
             return _CHECK_INTERVAL_S
-        workers, failures = directory.online(), directory.failures()
-        now_ns = clock.now_ns()
-        responsive = [
-            worker for worker in workers if not is_unresponsive(self._last_echo_ns(worker), len(workers), now_ns)
-        ]
+        now_ns, failures = clock.now_ns(), directory.failures()
+        workers = self.watch.online(now_ns)
+        on_trial = frozenset(each.name for each in workers if each.known is not None and each.known.is_on_trial)
+        unresponsive = frozenset(worker.name for worker in workers if worker.is_unresponsive)
         # If no worker responds, the cause may be the connection or this process.
-        if 0 < len(responsive) < len(workers):
-            unresponsive = frozenset(name for name, _ in set(workers) - set(responsive))
-            for name in unresponsive:
-                self.frame_log.unresponsive(name)
-            workers, failures = responsive, replace(failures, unresponsive=unresponsive)
-        if directory.loads is not None:
-            loads = directory.loads.known()
-            failures = replace(failures, on_trial=frozenset(name for name in loads if loads[name].is_on_trial))
+        if len(unresponsive) == len(workers):
+            unresponsive = frozenset()
+        for name in unresponsive:
+            self.frame_log.unresponsive(name)
+        workers = [worker for worker in workers if worker.name not in unresponsive]
+        failures = replace(failures, unresponsive=unresponsive, on_trial=on_trial)
         retries = self.policy.plan(records, len(workers), failures, now_ns)
         for retry in retries:
             if retry.due_ns <= now_ns:
@@ -176,14 +170,14 @@ class Retrier:
         waits_s = [(retry.due_ns - now_ns) / 1e9 for retry in retries if retry.due_ns > now_ns]
         return max(_SHORTEST_WAIT_S, min([_CHECK_INTERVAL_S, *waits_s]))
 
-    def _send(self, record: FrameRecord, workers: _Workers) -> None:
+    def _send(self, record: FrameRecord, workers: Sequence[WorkerView]) -> None:
         message = record.message
         if message is None:
             return
         assignment = self.sender.assign(excluded=(record.worker,))
         if assignment.worker is None:  # The broker could give it to the worker that has it.
-            others = [worker for worker in workers if worker[0] != record.worker]
-            assignment = Assignment(assignment.dispatch, self._most_alive(others or workers, record))
+            others = [worker for worker in workers if worker.name != record.worker]
+            assignment = Assignment(assignment.dispatch, _most_alive(others or workers, record))
         sent_ns = clock.now_ns()
         if not self.sender.ledger.open_retry(record, sent_ns, assignment):
             return
@@ -192,15 +186,12 @@ class Retrier:
         # There is no third attempt: if this worker has failed as well, the frame times out.
         self.sender.deliver(message, self.sender.transport.pack(message), assignment, lambda _: None)
 
-    def _most_alive(self, workers: _Workers, record: FrameRecord) -> str:
-        """Returns the worker that last replied since the frame was sent, else the one with the last sign of life."""
-        sent_ns = record.times[Stage.SENT]
 
-        def last_sign(worker: tuple[str, str]) -> tuple[int, int]:
-            reply_ns = self.stats.last_reply_ns(worker[0])
-            return (reply_ns if reply_ns > sent_ns else 0, max(reply_ns, self._last_echo_ns(worker)))
+def _most_alive(workers: Sequence[WorkerView], record: FrameRecord) -> str:
+    """Returns the worker that last replied since the frame was sent, else the one with the last sign of life."""
+    sent_ns = record.times[Stage.SENT]
 
-        return max(workers, key=last_sign)[0]
+    def last_sign(worker: WorkerView) -> tuple[int, int]:
+        return (worker.reply_ns if worker.reply_ns > sent_ns else 0, worker.last_sign_ns)
 
-    def _last_echo_ns(self, worker: tuple[str, str]) -> int:
-        return self.clocks.last_echo(f"cloud/{worker[0]}/{worker[1]}").at_ns
+    return max(workers, key=last_sign).name

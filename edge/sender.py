@@ -11,8 +11,7 @@ from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
 from edge.ledger import Ledger
 from edge.transports.transport import NO_BROKER, NO_WORKER, TRANSPORTS, EncodedRequest, OnUndelivered, Transport
 from edge.workers.dispatcher import DISPATCHERS, Dispatcher
-from edge.workers.worker_clocks import LivenessMonitor, WorkerClocks
-from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_watch import LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.messages.frame import FrameMessage
 from shared.messages.results import ModelResult
@@ -87,7 +86,7 @@ class Sender:
         """Returns whether no worker serves the model, or all that do are unresponsive."""
         if not self.transport.workers.wait_until_served(0.0):
             return True
-        return self.liveness is not None and self.liveness.all_unresponsive(self.transport.workers.online())
+        return self.liveness is not None and self.liveness.all_unresponsive()
 
     def wait_for_worker(self) -> bool:
         """Waits for a worker, up to the configured time; returns False if none is alive then."""
@@ -159,9 +158,9 @@ class Sender:
         self.transport.send(message, request, undelivered, worker=worker)
 
 
-def open_dispatcher(config: EdgeConfig, workers: WorkerDirectory, clocks: WorkerClocks) -> Dispatcher | None:
+def open_dispatcher(config: EdgeConfig, watch: WorkerWatch) -> Dispatcher | None:
     """Returns the dispatcher for the workers of a transport; None if the transport calls the workers itself."""
     if TRANSPORTS[config.transport].endpoint != "broker":
         return None
-    dispatcher: Dispatcher = load("dispatcher", DISPATCHERS, config.dispatch)(workers, clocks)
+    dispatcher: Dispatcher = load("dispatcher", DISPATCHERS, config.dispatch)(watch)
     return dispatcher

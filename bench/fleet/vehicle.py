@@ -31,6 +31,7 @@ from edge.transports.transport import NO_WORKER, RawReply, ReplyQueue, Transport
 from edge.workers.dispatcher import Dispatcher
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats
+from edge.workers.worker_watch import WorkerWatch
 from shared import clock
 from shared.imaging.frames import Frame, Layout
 from shared.messages.frame import FrameMessage
@@ -145,7 +146,8 @@ class FleetVehicle:
             loads=workers.loads,
         )
         self.ledger.listeners += [VehicleFrameLog().ended, self._window.ended, self._frame_ended]
-        dispatcher = open_dispatcher(config, workers, shared.clocks)
+        watch = WorkerWatch(workers, shared.clocks, stats)
+        dispatcher = open_dispatcher(config, watch)
         self.dispatcher = None if dispatcher is None else MeteredDispatcher(dispatcher)
         self._sender = Sender(
             self.transport,
@@ -156,7 +158,7 @@ class FleetVehicle:
             keep_messages=config.retry,
         )
         policy = RetryPolicy(stats, window=config.window, after_ms=config.retry_after_ms)
-        self._retrier = Retrier(self._sender, policy, stats, shared.clocks)
+        self._retrier = Retrier(self._sender, policy, watch)
         self.receiver = Receiver(self.transport, self.ledger, shared.finished, self.card)
         own = {"session": self.session, "vehicle": self.name, "configuration": config.model_dump(mode="json")}
         self._manifest = {**manifest, **own}

@@ -4,12 +4,11 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
-from edge.workers.worker_clocks import WorkerClocks
-from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_watch import WorkerWatch
 
 
 class Dispatcher(Protocol):
-    """Chooses workers. Built with a WorkerDirectory and the WorkerClocks; any thread may call it."""
+    """Chooses workers. Built with the WorkerWatch; any thread may call it."""
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """Returns where to send the next frame; returns at once.
@@ -38,7 +37,7 @@ DISPATCHERS = {
 class GroupDispatcher:
     """Leaves the choice to the broker. See Dispatcher."""
 
-    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks) -> None:
+    def __init__(self, watch: WorkerWatch) -> None:
         """Needs nothing of the workers."""
 
     def choose(

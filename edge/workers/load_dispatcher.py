@@ -20,9 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
-from edge.workers.worker_clocks import WorkerClocks, is_unresponsive
-from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import KnownLoad, overdue_ns
+from edge.workers.worker_watch import WorkerView, WorkerWatch
 
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.
@@ -56,21 +55,18 @@ class _Evaluation(NamedTuple):
 class LoadDispatcher:
     """Chooses workers by load. See Dispatcher."""
 
-    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks, rng: random.Random | None = None) -> None:
-        self._workers = workers
-        self._clocks = clocks
+    def __init__(self, watch: WorkerWatch, rng: random.Random | None = None) -> None:
+        self._watch = watch
         self._rng = rng or random.Random()
         self._shared_ns = 0  # Time of the last report that counted frames of other vehicles.
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """See Dispatcher. Without a choice or a known load, the frame goes to the shared group."""
-        online = self._workers.online()
-        if self._workers.loads is None or len(online) < _FEWEST:
+        online = self._watch.online(now_ns)
+        if len(online) < _FEWEST:
             return GROUP
-        others = [worker for worker in online if worker[0] not in excluded]
-        reported, unreported, untried = self._survey(
-            others, len(online), self._workers.loads.known(), in_flight, now_ns
-        )
+        others = [worker for worker in online if worker.name not in excluded]
+        reported, unreported, untried = self._survey(others, in_flight, now_ns)
         proven = [each for each in reported if not each.known.is_on_trial]
         trusted = proven if proven and excluded else [each for each in reported if _may_try(each, now_ns)] or reported
         candidates = [each for each in trusted if _accepts(each, now_ns)] or trusted
@@ -86,30 +82,20 @@ class LoadDispatcher:
         return best
 
     def _survey(
-        self,
-        workers: Sequence[tuple[str, str]],
-        count: int,
-        known: Mapping[str, KnownLoad],
-        in_flight: Sequence[FrameRecord],
-        now_ns: int,
+        self, workers: Sequence[WorkerView], in_flight: Sequence[FrameRecord], now_ns: int
     ) -> tuple[list[_Candidate], int, list[str]]:
-        """Returns the workers whose load is known, the number of those that report none, and those to try without one.
-
-        `count`: number of workers that serve the model.
-        """
+        """Returns the workers whose load is known, the number of those that report none, and those to try without one."""
         own = _by_worker(in_flight)
         reported, unreported, untried = [], 0, []
-        for name, session in workers:
-            found = known.get(name, KnownLoad())
-            if found.session != session:
-                unreported += not found.is_on_trial
-                if found.is_on_trial and name not in own and found.is_tried_again(now_ns):
+        for worker in workers:
+            name, known = worker.name, worker.known or KnownLoad()
+            if known.session != worker.session:
+                unreported += not known.is_on_trial
+                if known.is_on_trial and name not in own and known.is_tried_again(now_ns):
                     untried.append(name)
-            elif now_ns - found.at_ns < _STALE_NS:
-                echo_ns, round_trip_ns = self._clocks.last_echo(f"cloud/{name}/{session}")
-                if not is_unresponsive(echo_ns, count, now_ns):
-                    reported.append(_Candidate(name, round_trip_ns, found, own.get(name, ())))
-                    self._note_others(reported[-1], now_ns)
+            elif now_ns - known.at_ns < _STALE_NS and not worker.is_unresponsive:
+                reported.append(_Candidate(name, worker.round_trip_ns, known, own.get(name, ())))
+                self._note_others(reported[-1], now_ns)
         return reported, unreported, untried
 
     def _best(self, candidates: Sequence[_Candidate], unreported: int, now_ns: int) -> Assignment:

@@ -1,4 +1,4 @@
-"""Clock probes to the workers, the offset of each worker's clock, and which workers no longer answer.
+"""Clock probes to the workers, and the offset of each worker's clock.
 
 Probes are small messages, separate from the frames.
 """
@@ -7,11 +7,10 @@ import queue
 import random
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from edge.workers.worker_stats import WorkerStats
 from shared import clock
 from shared.clock import Exchange, Offset, OffsetEstimator
 from shared.compression import Buffer
@@ -90,59 +89,10 @@ def _estimator(estimators: OrderedDict[str, OffsetEstimator], node: str) -> Offs
     return estimator
 
 
-UNRESPONSIVE_AFTER_S = 10.0
-_PING_INTERVAL_NS = 1_000_000_000
-
-_Workers = Sequence[tuple[str, str]]  # Name and process session of each worker.
-
-
-@dataclass(slots=True)
-class LivenessMonitor:
-    """Tells whether all workers hang although the broker still lists them as online. Not thread-safe.
-
-    A process that hangs keeps its connection; the broker reports it only after one and a half keepalives. It stops echoing
-    clock probes, however, and an echo depends on nothing but the worker's network thread. A dead link looks the same from
-    here, so the monitor pings the broker, if there is one. After an outage, delayed messages arrive one by one, so a silence
-    must persist for a while before it counts.
-    """
-
-    stats: WorkerStats
-    clocks: WorkerClocks
-    last_received_ns: Callable[[], int]  # Returns when anything last arrived from the broker.
-    ping: Callable[[], None]  # Makes the broker send something.
-    unresponsive_after_s: float = UNRESPONSIVE_AFTER_S  # Time without a sign of life.
-    confirm_s: float = 1.0  # Time for which that must hold.
-    _unresponsive_since_ns: int | None = field(default=None, init=False)
-    _pinged_ns: int = field(default=0, init=False)
-
-    def all_unresponsive(self, workers: _Workers) -> bool:
-        """Returns whether all workers hang; False while any of them has never echoed a probe, as it may just be slow."""
-        now_ns, unresponsive_after_ns = clock.now_ns(), round(self.unresponsive_after_s * 1e9)
-        signs_ns = [self._last_sign_ns(*worker) for worker in workers]
-        if not signs_ns or not all(signs_ns) or now_ns - max(signs_ns) < unresponsive_after_ns:
-            self._unresponsive_since_ns = None
-            return False
-        if self.last_received_ns() - max(signs_ns) < unresponsive_after_ns:  # The link itself may be dead.
-            if now_ns - self._pinged_ns >= _PING_INTERVAL_NS:
-                self._pinged_ns = now_ns
-                self.ping()
-            self._unresponsive_since_ns = None
-            return False
-        if self._unresponsive_since_ns is None:
-            self._unresponsive_since_ns = now_ns
-        return now_ns - self._unresponsive_since_ns >= round(self.confirm_s * 1e9)
-
-    def _last_sign_ns(self, name: str, session: str) -> int:
-        """Returns when a worker last echoed a probe or replied; 0 if it never echoed one."""
-        echo_ns = self.clocks.last_echo(f"cloud/{name}/{session}").at_ns
-        return max(echo_ns, self.stats.last_reply_ns(name)) if echo_ns else 0
-
-
 _BURST = 16  # Probes in quick succession to a new process, so that its first frames have an error bound.
 _BURST_INTERVAL_NS = 20_000_000
 _INTERVAL_NS = 500_000_000  # The error bound grows by a quarter of a millisecond in this time.
 _JITTER = 0.2  # Share of the interval, so that probes do not run in step with frames.
-_MISSED_PROBES = 3  # Number of probe intervals without an echo after which a worker counts as unresponsive.
 _MAX_PROBES_HZ = 32  # Limit for all workers together, after their bursts.
 _MAX_UNANSWERED = 512
 _MAX_WAITING = 256  # Echoes that wait to be processed.
@@ -152,14 +102,6 @@ _STOP_POLL_S = 0.1
 def probe_interval_ns(workers: int) -> int:
     """Returns the mean time between two probes of one worker when there are so many workers."""
     return max(_INTERVAL_NS, workers * 10**9 // _MAX_PROBES_HZ)
-
-
-def is_unresponsive(echo_ns: int, workers: int, now_ns: int) -> bool:
-    """Returns whether a worker has stopped echoing probes; False if it never echoed one.
-
-    `echo_ns`: arrival of its last echo. `workers`: number of workers, which sets the interval of the probes.
-    """
-    return 0 < echo_ns < now_ns - _MISSED_PROBES * probe_interval_ns(workers)
 
 
 @dataclass(slots=True)

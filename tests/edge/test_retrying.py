@@ -32,7 +32,7 @@ class RetryingVehicle(Vehicle):
     def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard) -> None:
         super().__init__(bus, folder, card, window=4, deadline_ms=60_000.0, keep_messages=True)
         policy = RetryPolicy(self.stats, window=4)
-        self.retrier = Retrier(self.sender, policy, self.stats, self.clocks)
+        self.retrier = Retrier(self.sender, policy, self.watch)
         self.delivered: list[Delivery] = []
         self.arrived = threading.Semaphore(0)
         for kind in (FRAMES, RETRIES):

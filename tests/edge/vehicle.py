@@ -12,6 +12,7 @@ from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_stats import WorkerStats
+from edge.workers.worker_watch import WorkerWatch
 from shared import clock
 from shared.imaging.frames import Frame
 from shared.messages.load import LoadReport, WorkerLoad, pack_load
@@ -38,7 +39,8 @@ class Vehicle:
         self.clocks, loads = WorkerClocks(), self.transport.workers.loads
         self.ledger = Ledger(self.log, config, "s1", stats=self.stats, loads=loads)
         self.ledger.listeners.append(self.window.ended)
-        self.dispatcher = open_dispatcher(config, self.transport.workers, self.clocks)
+        self.watch = WorkerWatch(self.transport.workers, self.clocks, self.stats)
+        self.dispatcher = open_dispatcher(config, self.watch)
         self.sender = Sender(
             self.transport, self.ledger, self.window, node="edge/car/s1", dispatcher=self.dispatcher, **options
         )

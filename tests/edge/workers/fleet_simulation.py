@@ -11,7 +11,8 @@ from edge.frame_record import FrameRecord
 from edge.workers.load_dispatcher import LoadDispatcher
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
-from edge.workers.worker_stats import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads, WorkerStats
+from edge.workers.worker_watch import WorkerWatch
 from shared.clock import Exchange
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load
@@ -67,7 +68,9 @@ class SimulatedVehicle:
         self.loads = WorkerLoads(CARD.name)
         self.workers = WorkerDirectory(CARD.name, loads=self.loads)
         self.clocks = WorkerClocks()
-        self.dispatcher = LoadDispatcher(self.workers, self.clocks, random.Random(seed * 1000 + number))
+        self.dispatcher = LoadDispatcher(
+            WorkerWatch(self.workers, self.clocks, WorkerStats()), random.Random(seed * 1000 + number)
+        )
         self.in_flight: dict[int, FrameRecord] = {}
 
 

@@ -24,7 +24,7 @@ class DispatchingVehicle(Vehicle):
     def __init__(self, bus: MemoryBus, folder: Path) -> None:
         super().__init__(bus, folder, CARD, window=8, keep_messages=True)
         self.delivered: list[Delivery] = []
-        self.retrier = Retrier(self.sender, RetryPolicy(self.stats, window=8), self.stats, self.clocks)
+        self.retrier = Retrier(self.sender, RetryPolicy(self.stats, window=8), self.watch)
 
     def join(self, worker: str, answer_ms: float = 100.0) -> None:
         """Brings a worker online."""

@@ -4,10 +4,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edge.workers.worker_clocks import LivenessMonitor, WorkerClocks
+from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerDirectory
 from edge.workers.worker_stats import WorkerStats
+from edge.workers.worker_watch import LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.clock import Exchange
+from shared.messages.node_status import NodeState, NodeStatus, pack_status
+from tests.edge.samples import CARD
 
 S = 10**9
 WORKERS = (("w", "s1"), ("x", "s2"))
@@ -25,11 +29,16 @@ class Scene:
 
     def __post_init__(self) -> None:
         """Lets both workers reply to a clock probe."""
-        self.monitor = LivenessMonitor(
-            self.stats, self.clocks, last_received_ns=lambda: self.received_ns, ping=self.ping
-        )
+        self.workers = WorkerDirectory(CARD.name)
+        watch = WorkerWatch(self.workers, self.clocks, self.stats)
+        self.monitor = LivenessMonitor(watch, last_received_ns=lambda: self.received_ns, ping=self.ping)
         for name, session in WORKERS:
+            self.join(name, session)
             self.reply_to_probe(name, session)
+
+    def join(self, name: str, session: str) -> None:
+        """Brings a worker online."""
+        self.workers.update(name, pack_status(NodeStatus(NodeState.ONLINE, session, 4, (CARD,))))
 
     def ping(self) -> None:
         """Counts pings of the broker."""
@@ -46,7 +55,7 @@ class Scene:
         self.now_ns += round(seconds * S)
         if link_works:
             self.received_ns = self.now_ns
-        return self.monitor.all_unresponsive(WORKERS)
+        return self.monitor.all_unresponsive()
 
 
 @pytest.fixture
@@ -98,5 +107,8 @@ def test_a_worker_that_never_replied_to_a_probe_does_not_count_as_unresponsive(s
     """A foreign worker may not support probes, and a large model may be slow."""
     assert not scene.unresponsive_after(60.0)
     assert scene.unresponsive_after(1.0)
-    assert not scene.monitor.all_unresponsive((*WORKERS, ("silent", "s3")))
-    assert not scene.monitor.all_unresponsive(())
+    scene.join("silent", "s3")
+    assert not scene.unresponsive_after(0.0)
+    for name in ("silent", "w", "x"):
+        scene.workers.left(name)
+    assert not scene.unresponsive_after(0.0)

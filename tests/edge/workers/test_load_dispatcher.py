@@ -11,7 +11,8 @@ from edge.frame_record import GROUP, Assignment, FrameRecord
 from edge.workers.load_dispatcher import LoadDispatcher
 from edge.workers.worker_clocks import WorkerClocks
 from edge.workers.worker_directory import WorkerDirectory
-from edge.workers.worker_stats import WorkerLoads
+from edge.workers.worker_stats import WorkerLoads, WorkerStats
+from edge.workers.worker_watch import WorkerWatch
 from shared.clock import Exchange
 from shared.messages.frame import Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load
@@ -32,7 +33,7 @@ class Dispatch:
     def __init__(self, *, version: str | None = None) -> None:
         self.loads, self.clocks = WorkerLoads(CARD.name), WorkerClocks()
         self.workers = WorkerDirectory(CARD.name, version, self.loads)
-        self.dispatcher = LoadDispatcher(self.workers, self.clocks, random.Random(7))
+        self.dispatcher = LoadDispatcher(WorkerWatch(self.workers, self.clocks, WorkerStats()), random.Random(7))
         self.in_flight: list[FrameRecord] = []
 
     def announce(self, name: str, state: NodeState = NodeState.ONLINE, session: str = "s9") -> None:
