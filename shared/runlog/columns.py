@@ -10,7 +10,7 @@ from typing import Any
 from shared.sanitize import csv_text, printable
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
 
-_FIRST, _SECOND = "0.1", "0.2"
+_FIRST, _STABLE = "0.1", "1.0"
 _MAX_TEXT = 200
 _INTEGER_END = 1 << 63
 _INTEGER = re.compile("-?[0-9]{1,19}").fullmatch
@@ -109,12 +109,12 @@ LATENCY = _by_name(
     _of(Kind.MILLISECONDS, "clock_error_ms", "read_ms", "retry_wait_ms"),
     _of(Kind.INTEGER, "uplink_resolved", "downlink_resolved"),
     # At the end, so that the other columns keep their places.
-    _of(Kind.DECIMAL, "gate_distance", since=_SECOND),
-    _of(Kind.INTEGER, "reused_sequence", since=_SECOND),
-    _of(Kind.DECIMAL, "local_confidence", since=_SECOND),
-    _of(Kind.TIME, *(f"t_{stage}_ns" for stage in OPTIONAL_STAGES), since=_SECOND),
-    _of(Kind.MILLISECONDS, *(f"{stage}_ms" for stage in OPTIONAL_STAGES), since=_SECOND),
-    _of(Kind.TEXT, "dispatch", since=_SECOND),
+    _of(Kind.DECIMAL, "gate_distance", since=_STABLE),
+    _of(Kind.INTEGER, "reused_sequence", since=_STABLE),
+    _of(Kind.DECIMAL, "local_confidence", since=_STABLE),
+    _of(Kind.TIME, *(f"t_{stage}_ns" for stage in OPTIONAL_STAGES), since=_STABLE),
+    _of(Kind.MILLISECONDS, *(f"{stage}_ms" for stage in OPTIONAL_STAGES), since=_STABLE),
+    _of(Kind.TEXT, "dispatch", since=_STABLE),
 )
 ADDED = tuple(name for name, column in LATENCY.items() if column.since != _FIRST)  # Missing in logs of 0.1.
 PRESENTED = _by_name(

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import skylane
 from shared.messages import topics
 from shared.messages.frame import pack_frame
 from shared.mqtt.bus import Delivery, Properties
@@ -101,4 +102,4 @@ def test_a_worker_without_a_broker_has_no_such_gauge() -> None:
     with open_gateway(model(), http="127.0.0.1:0", no_broker=True) as worker:
         found = scrape(worker)
     assert "skylane_broker_connected" not in found
-    assert found["skylane_build_info node=worker version=0.2.0"] == 1
+    assert found[f"skylane_build_info node=worker version={skylane.__version__}"] == 1
