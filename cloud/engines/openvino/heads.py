@@ -25,6 +25,7 @@ from shared.inference.pre_postprocess import (
     threshold,
 )
 from shared.models.manifest import MASK, Manifest, OutputKind, OutputSection
+from shared.task import CONFIDENCE_HEAD, SMALLEST
 
 _QUANTISED_DTYPES = ("int8", "uint8", "int16")
 _ORDERS = (OutputKind.CLASS_IDS, OutputKind.SCORES)  # The kinds for which the scale of the numbers does not matter.
@@ -69,6 +70,8 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
             return output
         case _ if head == MASK:
             return _class_ids(output, shape, section, preprocessor, manifest)
+        case _ if head == CONFIDENCE_HEAD:
+            return _confidence(output, section, preprocessor, manifest, path)
         case OutputKind.BOXES:
             boxes = ops.convert(output, np.float32)
             numbers = [ops.gather(boxes, np.array([index]), np.array(-1)) for index in range(4)]
@@ -81,6 +84,19 @@ def postprocess_ops(head: str, output: Any, preprocessor: Preprocessor, manifest
         return output
     start, stop = (np.array([end]) for end in (objects.start, objects.stop or np.iinfo(np.int64).max))
     return ops.slice(output, start, stop, np.array([1]), np.array([-1]))
+
+
+def _confidence(output: Any, section: OutputSection, preprocessor: Preprocessor, manifest: Manifest, path: Path) -> Any:
+    """Adds N×h×w×C scores before softmax."""
+    shape = shape_of(output)
+    if shape is None:
+        raise EngineError(path, f"output {section.tensor!r} has no known shape: a confidence needs one")
+    scores = ops.convert(output, np.float32)
+    if scores_axis(shape, section, preprocessor, manifest) == 1:
+        scores = ops.transpose(scores, np.array([0, 2, 3, 1]))
+    if section.kind is not OutputKind.PROBABILITIES:
+        return scores
+    return ops.log(ops.maximum(scores, np.array(SMALLEST, np.float32)))
 
 
 def _class_ids(

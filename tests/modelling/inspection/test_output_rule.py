@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from cloud.models.loader import ModelLoader
+from cloud.models.opening import open_model
 from modelling.conversion.conversion import convert
 from modelling.inspection.inspection import Inspection, inspect, write
 from modelling.inspection.output_rule import Options, UndecidedError
@@ -439,10 +440,12 @@ def test_the_confidence_is_read_along_the_classes(tmp_path: Path, after: Sequenc
     found = inspect(path, options=Options(confidence="answer"))
     write(found, tmp_path / "models" / "m")
     stored = Repository(tmp_path / "models").find("m")
-    with open_local(replace(stored, manifest=stored.manifest.with_confidence_head()), Placement(device="cpu")) as model:
-        scores = model.infer(_IMAGES)["confidence"]
-    expected = (_IMAGES / 255.0) @ weights.T
-    np.testing.assert_allclose(calibrated_softmax(scores, 1.0), calibrated_softmax(expected, 1.0), atol=1e-4)
+    expected = calibrated_softmax((_IMAGES / 255.0) @ weights.T, 1.0)
+    stored = replace(stored, manifest=stored.manifest.with_confidence_head())
+    for engine in ("onnxruntime", "openvino"):
+        with open_model(stored, engine, Placement(device="cpu")) as model:
+            scores = model.infer(_IMAGES)["confidence"]
+        np.testing.assert_allclose(calibrated_softmax(scores, 1.0), expected, atol=1e-4)
 
 
 def test_a_confidence_with_other_classes_is_refused(tmp_path: Path) -> None:
