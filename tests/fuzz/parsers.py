@@ -61,7 +61,6 @@ PARSERS = {
     "shared/config.py": "settings",
     "shared/network/tls.py": "(the operator's own certificates)",
     "shared/messages/msgpack_reader.py": "wire",
-    "shared/messages/bounded_json.py": "servers",
     "shared/messages/frame.py": "wire",
     "shared/imaging/built_in_codecs.py": "wire",
     "shared/imaging/labels.py": "settings",
