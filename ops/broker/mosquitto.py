@@ -47,18 +47,6 @@ def find_mosquitto() -> Path | None:
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
-def require_mosquitto() -> Path:
-    """Returns the path of Mosquitto.
-
-    Raises:
-        BrokerError: it is not installed.
-    """
-    found = find_mosquitto()
-    if found is None:
-        raise BrokerError(MOSQUITTO_MISSING)
-    return found
-
-
 def mosquitto_version(program: Path) -> str:
     """Returns the version of `program`, such as "2.0.11"."""
     help_text = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_HELP_TIMEOUT_S)
