@@ -77,9 +77,8 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
         made_up = tuple(
             (37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))
         )
-        colours = (
-            tuple(map(_colour, model["colours"])) if "colours" in model else made_up
-        )  # Earlier versions note none.
+        # Earlier versions note none.
+        colours = tuple(map(_colour, model["colours"])) if "colours" in model else made_up
         card = ModelCard(
             name=model["name"],
             version=model["version"],
