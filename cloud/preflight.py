@@ -8,8 +8,7 @@ from cloud.config import CloudConfig
 from cloud.frontend import FRONTENDS
 from cloud.gateway.bind import listen
 from cloud.gateway.common.auth import Authenticator
-from cloud.gateway.grpc.threads import max_grpc_threads
-from cloud.gateway.limits import most_connections
+from cloud.gateway.limits import max_grpc_threads, most_connections
 from cloud.models.loader import engine_threads
 from shared.errors import SkylaneError
 from shared.files import check_file

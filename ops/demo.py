@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from edge.config import EdgeConfig
 from edge.run import run
-from edge.sinks.sink import VIDEO_FORMATS
+from edge.sinks.video import VIDEO_FORMATS
 from edge.view.viewer import VIEWERS
 from modelling.fetching import fetch_network
 from ops.broker.broker import Broker, BrokerKind

@@ -13,8 +13,7 @@ from edge.config import EdgeConfig
 from edge.presenting.presented_run import OUTPUTS_FOLDER
 from edge.run import run
 from edge.sinks.rendering import mark_untrained, resized
-from edge.sinks.sink import VIDEO_FORMATS
-from edge.sinks.video import VideoFile
+from edge.sinks.video import VIDEO_FORMATS, VideoFile
 from edge.sources.source import kind_of, open_source
 from modelling.evaluation.bag_images import TimestampMatcher, images_with_labels, labelled_camera, prepared
 from modelling.evaluation.streaming import Mask, StreamingScores

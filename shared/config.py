@@ -219,9 +219,8 @@ def _section_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type
         if isinstance(part, int):
             current = Union[tuple(candidates)] if candidates else None  # noqa: UP007 - built at run time.
             continue
-        named = [
-            c for c in candidates if c.__name__ == part
-        ]  # Pydantic puts the name of a union's member into the location.
+        # Pydantic puts the name of a union's member into the location.
+        named = [c for c in candidates if c.__name__ == part]
         fields = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
         if fields:
             current = fields[0]

@@ -25,14 +25,19 @@ class MissingExtraError(SkylaneError):
         self.part = part
         self.library = library
         self.extra = extra
-        super().__init__(f"{part} needs {library}, which is not installed: {install_command(extra)}")
+        super().__init__(f"{part} needs {library}, which is not installed: {install_hint(extra)}")
 
 
 def install_command(extras: str) -> str:
     """Returns the command that installs some extras."""
+    return f"pip install 'skylane[{extras}]'"
+
+
+def install_hint(extras: str) -> str:
+    """Returns what a user can do where some extras are missing, as the end of a message."""
     if PathFinder.find_spec("pip") is None:  # The import hook of setuptools for pip warns once distutils is loaded.
         return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
-    return f"pip install 'skylane[{extras}]'" + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
+    return install_command(extras) + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")
 
 
 class UnknownNameError(SkylaneError):

@@ -168,16 +168,16 @@ def file_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def tree_sha256(path: Path) -> str:
+def tree_sha256(path: Path, *, without: str = "") -> str:
     """Returns the SHA-256 of a file, or of the relative paths and contents of all files in a folder, sorted by path.
 
-    Times, modes and empty folders do not change the hash.
+    Times, modes and empty folders do not change the hash, nor does the file `without`.
     """
     if not path.is_dir():
         return file_sha256(path)
     digest = hashlib.sha256()
     files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.exists() and not file.is_dir()}
-    for name in sorted(files):
+    for name in sorted(files.keys() - {without}):
         # The content is hashed as a digest of fixed length, so that names and contents cannot be confused.
         digest.update(name.encode("utf-8", "surrogateescape") + b"\0" + bytes.fromhex(file_sha256(files[name])))
     return digest.hexdigest()

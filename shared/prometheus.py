@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.errors import SkylaneError, install_command, reason_of
+from shared.errors import SkylaneError, install_hint, reason_of
 from shared.logs import get_logger
 from shared.network.endpoint import Endpoint
 from shared.network.http_server import BoundedHandler, BoundedHttpServer
@@ -61,7 +61,7 @@ class NodeCollector(Collector):
         self._build = (node, package_version("skylane") or "unknown")
         self._files = {part: Path(file) for part, file in certificates.items() if file is not None}
         if self._files and find_spec("cryptography") is None:
-            _LOG.warning("expiry of certificates is not measured", reason=install_command("broker"))
+            _LOG.warning("expiry of certificates is not measured", reason=install_hint("broker"))
             self._files = {}
 
     def histogram(self, name: str, text: str, *labels: str, bounds: Sequence[float] = _SECONDS) -> Histogram:

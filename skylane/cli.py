@@ -34,7 +34,7 @@ COMMANDS = {  # Import paths, so that `skylane --help` loads neither TensorFlow 
     "study": CommandEntry("ops.study.cli:study", "demo", "Run every combination of models, codecs, loads and links."),
     "top": CommandEntry("ops.fleet.cli:top", "edge", "Show the workers and vehicles at a broker, live."),
     "trace": CommandEntry("analysis.trace:trace", "edge", "Write the stages of every frame of a run for Perfetto."),
-    "view": CommandEntry("edge.view.cli:view", "view", "Open a finished run in Rerun."),
+    "view": CommandEntry("edge.view.finished_run:view", "view", "Open a finished run in Rerun."),
 }
 
 _NO_ACCESS = {errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT}

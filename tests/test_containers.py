@@ -282,8 +282,9 @@ def test_health_checks_fail_without_their_service(vehicle: Container) -> None:
 
 def test_the_selected_engine_is_kept_for_the_next_container(start: Callable[..., Container]) -> None:
     """`--engine auto` measures for a minute; the result is in a volume, as the container is read-only."""
-    program = "from cloud.models import engine_cache; "
-    for step in ("engine_cache.remember('key', {'engine': 'openvino'})", "print(engine_cache.recall('key')['engine'])"):
+    program = "from cloud.models.engine_selection import Measurement, store_measurement, stored_measurement; "
+    measured = "Measurement('openvino', 2.0, 1.0, (), '2026-11-21')"
+    for step in (f"store_measurement('key', {measured})", "print(stored_measurement('key').chosen)"):
         worker = start("cloud", entrypoint=["python", "-c", program + step], command=[])
         await_success(worker)
     assert worker.logs().decode().strip() == "openvino"

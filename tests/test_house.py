@@ -267,7 +267,7 @@ WRITERS = {
     "cloud/engines/openvino/graph.py": "a temporary folder",
     "edge/view/rerun_viewer.py": "a temporary folder",
     "modelling/conversion/conversion_graph.py": "a temporary folder",
-    "ops/broker/mosquitto_secured.py": "a temporary folder",
+    "ops/broker/mosquitto.py": "a temporary folder",
     "rosbag_tools/reading/data_file.py": "a temporary folder",
     "rosbag_tools/reading/mcap_file.py": "a bag that was just written",
     "edge/sinks/video.py": "a file that was just created",

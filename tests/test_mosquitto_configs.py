@@ -8,8 +8,7 @@ import pytest
 
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
-from ops.broker.mosquitto import MosquittoListener, write_config
-from ops.broker.mosquitto_secured import write_secured_config
+from ops.broker.mosquitto import MosquittoListener, write_config, write_secured_config
 from shared.messages.msgpack_reader import MAX_MESSAGE_BYTES
 from tests.support.mqtt_bus import Acks, connect, free_port
 from tests.support.mqtt_client import Client

@@ -29,12 +29,13 @@ from bench.baselines.images import Timer, encode_mask, fit, palette_of, to_colou
 from bench.harness import BenchRun
 from bench.tensorflow_variants import VARIANTS, open_variant
 from ops.broker.broker import Broker
-from ops.processes.child import BenchError, Child, free_port, serve
+from ops.processes.child import BenchError, Child, serve
 from ops.processes.playback import PlaybackSettings, first_frames
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
 from shared.inference.model import warmup_images
 from shared.models.repository import Repository
+from shared.network.endpoint import free_port
 
 FRAMES = "/vehicle_camera"
 MASKS = "/segmented_images"

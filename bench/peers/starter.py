@@ -20,10 +20,11 @@ from bench.peers.function import GRAPH_VARIABLE, SHAPE_VARIABLE
 from bench.peers.rig import ProcessTree, Server, environment, has_own_network
 from bench.peers.workload import CODECS, warm_up, write_graph
 from edge.transports.transport import TRANSPORTS
-from ops.processes.child import cli_flags, free_ports
+from ops.processes.child import cli_flags
 from ops.processes.deployment import Deployment
 from shared.errors import SkylaneError
 from shared.imaging.codec import MASK_CODECS
+from shared.network.endpoint import free_ports
 
 OURS = "skylane"
 NAMES = (OURS, *PEERS)

@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import partial
 
 from cloud.gateway.limits import TokenBucket
-from cloud.serving.errors import ApiError, ErrorCode, InvalidError, RequestErrors
+from cloud.serving.errors import ApiError, ErrorCode, InvalidError
+from cloud.serving.request import RequestErrors
 from shared import clock
 from shared.compression import Buffer
 from shared.messages import topics

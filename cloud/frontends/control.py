@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from cloud.models.model_swap import ModelSwap, ModelSwapError
-from cloud.serving.errors import RequestErrors
+from cloud.serving.request import RequestErrors
 from cloud.serving.served_models import ServedModel, ServedModels
 from shared.errors import SkylaneError
 from shared.logs import RateLimitedLogger, get_logger

@@ -14,6 +14,18 @@ class ListenError(SkylaneError):
     """An address at which a server cannot listen."""
 
 
+class PortTakenError(ListenError):
+    """Another program listens at the address of a server; `problem` names the server and the address."""
+
+    def __init__(self, protocol: str, address: str) -> None:
+        self.protocol = protocol
+        self.problem = f"--{protocol}: cannot listen at {address}"
+        super().__init__(
+            f"{self.problem}: the port is in use: stop the program that listens there, or choose another port (0: any "
+            "free port)"
+        )
+
+
 def parse_bind_address(address: str) -> Endpoint:
     """Parses `HOST:PORT`; an empty host means all interfaces, port 0 any free port.
 
@@ -39,7 +51,13 @@ def listen(protocol: str, address: str) -> socket.socket:
     try:
         listener = socket.create_server((bind_address.host, bind_address.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise ListenError(f"--{protocol}: cannot listen at {address}: {_explain(error)}") from error
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(protocol, address) from error
+        problem = str(error.strerror).partition(" (while attempting")[0]  # Python adds the address.
+        raise ListenError(
+            f"--{protocol}: cannot listen at {address}: {problem}: give an address of this machine and a port that this "
+            "user may listen at"
+        ) from error
     # Accepted connections inherit the option, which asyncio does not set here. Without it a response body waits up to
     # 40 ms for the peer's delayed acknowledgement of the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,10 +83,3 @@ class BoundedListener(socket.socket):
                 raise BlockingIOError
         self._accepted.append(connection)
         return connection, address
-
-
-def _explain(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "the port is in use: stop the program that listens there, or choose another port (0: any free port)"
-    problem = str(error.strerror).partition(" (while attempting")[0]  # Python adds the address.
-    return f"{problem}: give an address of this machine and a port that this user may listen at"

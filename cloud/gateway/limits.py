@@ -1,4 +1,4 @@
-"""Limits of concurrent calls, the same for HTTP and gRPC: their number, the bytes that they hold, and time-outs."""
+"""Limits of concurrent calls, the same for HTTP and gRPC: their number, the bytes that they hold, threads and time-outs."""
 
 import math
 import threading
@@ -8,15 +8,34 @@ from dataclasses import dataclass
 
 from cloud.serving.errors import ApiError, ErrorCode
 from shared import clock
+from shared.runtime.machine import usable_cores
 
 MAX_CONNECTIONS_PER_CALL = 2  # Open HTTP connections per allowed call: some are being read, some are idle.
 MAX_GRPC_CONNECTIONS = 4096
+MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls of a server may hold together.
 _ACCEPTED_AT_ONCE = 256  # HTTP connections that may be new, or evicted and not closed yet.
+_SPARE_THREADS = 32  # Threads of the gRPC server for calls that fail immediately.
+_LIBRARY_THREADS = 16  # Threads of the grpcio library, except one per core, and of the check for overdue calls.
 
 
 def most_connections(max_calls: int) -> dict[str, int]:
     """Returns the largest useful number of open connections by server."""
     return {"http": MAX_CONNECTIONS_PER_CALL * max_calls + _ACCEPTED_AT_ONCE, "grpc": MAX_GRPC_CONNECTIONS}
+
+
+def max_streams_of(max_calls: int) -> int:
+    """Returns the limit of open streams for a limit of concurrent calls."""
+    return max(1, max_calls // 4)
+
+
+def max_grpc_threads(max_calls: int) -> int:
+    """Returns the maximum number of threads: the pool, a reader per stream, and the threads of grpcio."""
+    return grpc_pool_size(max_calls) + max_streams_of(max_calls) + _LIBRARY_THREADS + usable_cores()
+
+
+def grpc_pool_size(max_calls: int) -> int:
+    """Returns the number of threads in which gRPC calls are processed."""
+    return max_calls + max_streams_of(max_calls) + _SPARE_THREADS
 
 
 @dataclass(frozen=True, slots=True)

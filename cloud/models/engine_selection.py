@@ -1,18 +1,27 @@
-"""`engine: auto`: selects the fastest engine on this host whose labels agree with the reference, and caches the choice."""
+"""`engine: auto`: selects the fastest engine on this host whose labels agree with the reference, and caches the choice.
 
+The cache of this host is `engines.json` in the user's cache folder.
+"""
+
+import fcntl
 import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from statistics import median
+from typing import Literal
 
-from cloud.models import engine_cache
+import msgspec
+
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
-from cloud.models.engine_cache import Measurement
 from shared.errors import SkylaneError
+from shared.files import open_own
 from shared.inference.engine import Images, Outputs
 from shared.inference.model import Model, agreement, warmup_images
 from shared.models.manifest import Placement
@@ -23,6 +32,18 @@ _IMAGES = 4
 _WARM_UP_ROUNDS = 3  # The first runs allocate and tune.
 _SLOWDOWN_CUTOFF = 3.0  # Candidates that are slower than the fastest by this factor in the warm-up are not measured.
 _ROUNDS = 11
+CACHE_VARIABLE = "SKYLANE_CACHE"  # Environment variable with the path of another folder.
+_MAX_CHOICES = 200  # The newest ones are kept.
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """The result of a comparison of engines."""
+
+    chosen: str  # The text of the selected candidate.
+    speed: float  # Relative to the reference, by the medians of the rounds.
+    agreement: float  # Share of labels that equal the reference, 0 to 1.
+    refused: tuple[str, ...]  # Candidates that were not suitable, with the reason.
+    measured: str  # Date, such as 2026-11-21.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +80,12 @@ def select_engine(repository: Repository, stored: StoredModel, placement: Placem
     found = [each for each in candidates(repository, stored) if placement.precision in (None, each.precision)]
     by_text = {str(each): each for each in found}
     key = _key(stored, truth, found, placement)
-    with engine_cache.measurement_lock():  # Workers that start together would distort the measurements.
-        measurement = engine_cache.load(key)
+    with measurement_lock():  # Workers that start together would distort the measurements.
+        measurement = stored_measurement(key)
         remembered = measurement is not None and measurement.chosen in by_text
         if measurement is None or not remembered:
             measurement = _measure(stored, truth, found, placement)
-            engine_cache.store(key, measurement)
+            store_measurement(key, measurement)
     return EngineChoice(stored, by_text[measurement.chosen], truth, measurement, remembered)
 
 
@@ -124,3 +145,58 @@ def _share(own: Model, truth: Outputs, model: Model, shown: Images) -> float:
     if model.input_shape != own.input_shape or model.card.labels != own.card.labels:
         raise SkylaneError("its input or its labels differ from those of the reference")
     return agreement(own.manifest, truth, model.infer(shown))
+
+
+class _Document(msgspec.Struct):
+    choices: dict[str, Measurement]
+    form: Literal[2] = 2  # Files of other versions are replaced.
+
+
+def _cache_file() -> Path:
+    """`engines.json` in `SKYLANE_CACHE`, by default in `skylane/` of the XDG cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named) / "engines.json"
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "skylane" / "engines.json"
+
+
+def stored_measurement(key: str) -> Measurement | None:
+    """Returns the stored measurement, or None if it is missing or the file is unreadable."""
+    return _stored().get(key)
+
+
+def store_measurement(key: str, measurement: Measurement) -> None:
+    """Stores a measurement. Errors are ignored, because the next start can repeat it."""
+    path = _cache_file()
+    kept = dict(list({**_stored(), key: measurement}.items())[-_MAX_CHOICES:])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Several workers may write at the same time; replacing the file keeps it complete.
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".engines-", delete=False) as draft:
+            draft.write(msgspec.json.format(msgspec.json.encode(_Document(kept)), indent=1))
+        Path(draft.name).replace(path)
+    except OSError:
+        return
+
+
+@contextmanager
+def measurement_lock() -> Iterator[None]:
+    """Lets one process of this user measure at a time; without effect if the cache folder is not writable."""
+    path = _cache_file().with_suffix(".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open_own(path)
+    except OSError:
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # Released when the file is closed or the process ends.
+        yield
+
+
+def _stored() -> dict[str, Measurement]:
+    try:
+        return msgspec.json.decode(_cache_file().read_bytes(), type=_Document).choices
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors.
+        return {}

@@ -147,15 +147,13 @@ class Admission:
         self._max_bytes = max_bytes
         self._condition = threading.Condition()
         self._queues: dict[str, _VehicleQueue] = {}  # Queues by vehicle, none of them empty.
-        self._turns: dict[
-            str, int
-        ] = {}  # The lowest turn is next; a vehicle gets one when it arrives and when it is served.
+        # The lowest turn is next; a vehicle gets one when it arrives and when it is served.
+        self._turns: dict[str, int] = {}
         self._next_turn = itertools.count()
         self._tickets = itertools.count()
         self._waiting: dict[int, _Entry] = {}  # All waiting frames by ticket.
-        self._deadlines: list[
-            tuple[Deadline, int]
-        ] = []  # A heap of deadlines and tickets, also of frames that have left.
+        # A heap of deadlines and tickets, also of frames that have left.
+        self._deadlines: list[tuple[Deadline, int]] = []
         self._bytes = 0
         self._waiting_by_model: Counter[str] = Counter()  # Zero counts are deleted, because clients choose the names.
         self._closed = False

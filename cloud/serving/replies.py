@@ -11,9 +11,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloud.serving.errors import RequestErrors
 from cloud.serving.latency_estimator import LatencyEstimator
-from cloud.serving.request import Request
+from cloud.serving.request import Request, RequestErrors
 from shared import clock
 from shared.errors import SkylaneError
 from shared.frame_reasons import reason_label

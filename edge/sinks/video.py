@@ -1,6 +1,8 @@
 """The video sink: the model's input and its result side by side, in formats that browsers play."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,40 @@ import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
 from edge.sinks.rendering import check_new, draw_result, input_image, mark_untrained, write_error
-from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec, VideoFormat
+from edge.sinks.sink import FrameResult, SinkError, VideoCodec
 from shared.files import create_file
 from shared.messages.model_card import ModelCard
 from shared.threads import unchanged_scheduling
 
 _OPACITY = 0.55
 _TIME_BASE = Fraction(1, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFormat:
+    """How FFmpeg writes one codec."""
+
+    encoder: str  # Name in FFmpeg.
+    encoder_options: Mapping[str, str]
+    suffix: str  # Selects the container.
+    container_options: Mapping[str, str]
+
+
+_STREAMED = {"cluster_time_limit": "1000", "flush_packets": "1"}  # A killed run loses about one second of video.
+_FAST_START = {"movflags": "+faststart"}
+# All settings keep the encoder on one core, because it runs at the same time as the measured pipeline.
+VIDEO_FORMATS: dict[VideoCodec, VideoFormat] = {
+    VideoCodec.VP9: VideoFormat(
+        "libvpx-vp9",
+        {"deadline": "realtime", "cpu-used": "8", "lag-in-frames": "0", "crf": "28", "b": "0"},
+        ".webm",
+        _STREAMED,
+    ),
+    VideoCodec.AV1: VideoFormat(
+        "libsvtav1", {"preset": "10", "crf": "26", "svtav1-params": "lp=1"}, ".mp4", _FAST_START
+    ),
+    VideoCodec.H264: VideoFormat("libx264", {"preset": "veryfast", "crf": "23"}, ".mp4", _FAST_START),
+}
 
 
 class VideoSink:

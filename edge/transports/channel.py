@@ -1,13 +1,14 @@
-"""The contracts for calls to one worker: channel, credentials, protocol adapter, outcomes, and a frame's metadata."""
+"""The contracts for calls to one worker: channel, credentials, protocol adapter, outcomes, a frame's metadata, and JSON of a reply."""
 
 import base64
 import binascii
+import json
 import os
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from shared.network import endpoint
 from shared.network.endpoint import Endpoint
 
 TOKEN_VARIABLE = endpoint.WORKER
+_VALUE_MARKS = (b"[", b"{", b",")  # Two bytes of JSON can become a list that takes 30 times as much memory.
 
 
 class WorkerAddressError(SkylaneError):
@@ -222,3 +224,28 @@ def _decode_header(text: str | bytes) -> bytes:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)) if isinstance(text, str) else b""
     except (binascii.Error, ValueError):
         return b""
+
+
+class JsonError(ValueError):
+    """The input is not JSON, or would need far more memory than its size."""
+
+
+def parse_json(data: Buffer, max_values: int) -> Any:
+    """Parses untrusted JSON of approximately `max_values` values at most.
+
+    Args:
+        data: ASCII text: a single other character makes Python use four bytes for each character of its string.
+        max_values: Limit of opening brackets, opening braces and commas together.
+
+    Raises:
+        JsonError: The input is not JSON, has too many values or other characters.
+    """
+    text = bytes(data)
+    if not text.isascii():
+        raise JsonError("it is not in ASCII")
+    if sum(map(text.count, _VALUE_MARKS)) > max_values:
+        raise JsonError(f"it has more than {max_values} values")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JsonError(f"{type(error).__name__} {error}"[:200]) from error

@@ -8,11 +8,9 @@ from edge.transports import channel
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.compression import Buffer
-from shared.messages.bounded_json import parse
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.protobuf import ProtobufError, message_class
-from shared.messages.protobuf import parse as parse_message
+from shared.messages.protobuf import ProtobufError, message_class, parse
 
 MAX_VALUES = 256  # JSON values in the header of a binary reply.
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -71,7 +69,7 @@ class OipRestAdapter:
 def _result_of_message(body: Buffer) -> Buffer | None:
     """Returns the result in a serialized ModelInferResponse."""
     try:
-        raw = parse_message(message_class("inference.ModelInferResponse"), body).raw_output_contents
+        raw = parse(message_class("inference.ModelInferResponse"), body).raw_output_contents
     except ProtobufError as error:
         raise MessageError(f"no ModelInferResponse: {error}") from error
     return _only_string(memoryview(raw[0])) if len(raw) == 1 else None
@@ -81,7 +79,7 @@ def _result_of_binary(body: Buffer, header_length: str | bytes) -> Buffer | None
     """Returns the result in a reply with binary tensors. `header_length`: size of the JSON at its start, in bytes."""
     try:
         length = int(header_length)
-        outputs = parse(body[:length], MAX_VALUES, is_ascii=True)["outputs"]
+        outputs = channel.parse_json(body[:length], MAX_VALUES)["outputs"]
         sizes = [output["parameters"]["binary_data_size"] for output in outputs]
     except (ValueError, TypeError, LookupError) as error:
         raise MessageError(f"no reply with binary tensors: {type(error).__name__} {error}"[:200]) from error

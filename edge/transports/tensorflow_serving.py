@@ -8,11 +8,9 @@ from edge.transports import channel
 from edge.transports.channel import RpcReply
 from edge.transports.transport import EncodedRequest
 from shared.compression import Buffer
-from shared.messages.bounded_json import parse
 from shared.messages.frame import FrameMessage, ResultMessage
 from shared.messages.msgpack_reader import MessageError
-from shared.messages.protobuf import ProtobufError, message_class
-from shared.messages.protobuf import parse as parse_message
+from shared.messages.protobuf import ProtobufError, message_class, parse
 from shared.messages.tensorflow_tensors import STRING
 
 MAX_VALUES = 64  # JSON values in a reply, which has one string.
@@ -59,7 +57,7 @@ class TfServingRestAdapter:
 def _result_of_message(body: Buffer) -> Buffer | None:
     """Returns the result in a serialized PredictResponse, or None if it has none."""
     try:
-        outputs = parse_message(message_class("tensorflow.serving.PredictResponse"), body).outputs
+        outputs = parse(message_class("tensorflow.serving.PredictResponse"), body).outputs
     except ProtobufError as error:
         raise MessageError(f"no PredictResponse: {error}") from error
     strings = outputs[channel.RESULT].string_val if channel.RESULT in outputs else []
@@ -69,7 +67,7 @@ def _result_of_message(body: Buffer) -> Buffer | None:
 def _result_of_json(body: Buffer) -> Buffer | None:
     """Returns the result in a reply in the row format, or None if it has none."""
     try:
-        predictions = parse(body, MAX_VALUES, is_ascii=True)["predictions"]
+        predictions = channel.parse_json(body, MAX_VALUES)["predictions"]
         return base64.b64decode(predictions[0]["b64"], validate=True) if predictions else None
     except (ValueError, TypeError, LookupError, binascii.Error) as error:
         raise MessageError(f"no reply to a predict call: {type(error).__name__} {error}"[:200]) from error

@@ -150,9 +150,8 @@ class TransportEntry(NamedTuple):
 
     path: str
     extra: str  # The pip extra that installs its dependencies.
-    endpoint: Literal["broker", "grpc", "http"] = (
-        "broker"  # What it connects to; the last two are endpoints of workers.
-    )
+    # What it connects to; the last two are endpoints of workers.
+    endpoint: Literal["broker", "grpc", "http"] = "broker"
 
     @property
     def needs_addresses(self) -> bool:

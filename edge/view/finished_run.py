@@ -1,12 +1,14 @@
-"""A finished run in Rerun: from its files for Rerun if it has them, otherwise from its log, its masks and its source."""
+"""The command `skylane view`, which shows a finished run in Rerun: from its files for Rerun if it has them, otherwise from its log, its masks and its source."""
 
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from edge.config import EdgeConfig
@@ -16,19 +18,44 @@ from edge.sinks.rerun import RRD_NAME
 from edge.sinks.scene import Reduction, Scene
 from edge.sinks.sink import FrameResult, Origin
 from edge.sources.source import open_source
+from edge.view.viewer import LOOPBACK, VIEWERS, ViewSettings
 from shared.errors import SkylaneError
+from shared.flags import EXISTING_FOLDER
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.geometry import Geometry, Resize, plan, rgb_input
 from shared.imaging.image_files import ImageArray, read_mask
 from shared.imaging.labels import Labels
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import CameraNames
+from shared.registry import load
 from shared.runlog.latency_log import CSV_NAME, read_rows
 from shared.runlog.presented_log import PRESENTED_NAME, read_presented
 from shared.runlog.run_manifest import MANIFEST_NAME, read_manifest
+from shared.runtime.processes import interrupt_on_termination
 from shared.sanitize import printable
 
 _HOW_PLAYED = ("demosaic", "topics", "start_offset_s", "playback_duration_s", "bits", "encodings")
+_HISTORY_MB = 4000
+
+
+@click.command()
+@click.argument("run", type=EXISTING_FOLDER)
+@click.option("--source", help="What was played, to show its images behind the masks; not needed after --sink rerun.")
+def view(run: Path, source: str | None) -> None:
+    """Open the finished run RUN in Rerun, a page on this machine, until Ctrl-C; it plays at the speed of the run."""
+    card, _ = model_of(run)
+    with interrupt_on_termination():
+        viewer = load("viewer", VIEWERS, "rerun")(ViewSettings("rerun", LOOPBACK, card, history_mb=_HISTORY_MB))
+        with closing(viewer):
+            if files := files_for_rerun(run):
+                for file in files:
+                    viewer.scene.draw_file(file)
+            else:
+                draw_run(run, source, viewer.scene)
+            viewer.scene.play()
+            with suppress(KeyboardInterrupt):  # The line is what others wait for before they end this command.
+                click.echo(f"{viewer.address}\n{viewer.note}; Ctrl-C ends it")
+                signal.pause()
 
 
 def files_for_rerun(folder: Path) -> list[Path]:
@@ -50,9 +77,8 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
         made_up = tuple(
             (37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))
         )
-        colours = (
-            tuple(map(_colour, model["colours"])) if "colours" in model else made_up
-        )  # Earlier versions note none.
+        # Earlier versions note none.
+        colours = tuple(map(_colour, model["colours"])) if "colours" in model else made_up
         card = ModelCard(
             name=model["name"],
             version=model["version"],

@@ -3,7 +3,7 @@
 import foxglove
 
 from edge.sinks.foxglove import FoxgloveScene
-from edge.view.viewer import ViewError, ViewSettings, ipv4_address, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, free_port, ipv4_address
 
 _PORT = 8765  # Foxglove's own default.
 _BACKLOG = 32  # Messages that wait for a slow program, which loses older ones.
@@ -24,7 +24,7 @@ class FoxgloveViewer:
         certificate = None if settings.tls_cert is None else settings.tls_cert.read_bytes()
         key = None if settings.tls_key is None else settings.tls_key.read_bytes()
         host = ipv4_address(settings.host)
-        port = preferred_port(host, _PORT)
+        port = free_port(host, _PORT)
         try:
             self._server = foxglove.start_server(
                 name="Skylane",

@@ -18,7 +18,7 @@ import rerun as rr
 import rerun_cli
 
 from edge.sinks.rerun import APPLICATION, RerunScene
-from edge.view.viewer import ViewError, ViewSettings, free_port, ipv4_address, preferred_port
+from edge.view.viewer import ViewError, ViewSettings, free_port, ipv4_address
 from shared.network.http_server import BoundedHandler, BoundedHttpServer
 from shared.runtime.processes import terminate
 
@@ -40,8 +40,8 @@ class RerunViewer:
             ViewError: it does not start.
         """
         host = ipv4_address(settings.host)
-        data_port, inner_port = preferred_port(host, _DATA_PORT), free_port(host)
-        self._page = _PageServer(host, preferred_port(host, _PAGE_PORT), f"{host}:{inner_port}", f"{host}:{data_port}")
+        data_port, inner_port = free_port(host, _DATA_PORT), free_port(host)
+        self._page = _PageServer(host, free_port(host, _PAGE_PORT), f"{host}:{inner_port}", f"{host}:{data_port}")
         self._home = tempfile.TemporaryDirectory(prefix="skylane-view-")
         # `bin/rerun` is a launcher, which would leave the server behind.
         program = Path(rerun_cli.__file__).with_name("rerun")

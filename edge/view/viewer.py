@@ -10,6 +10,7 @@ from edge.sinks.scene import Scene
 from edge.sinks.sink import FrameResult
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard
+from shared.network.endpoint import free_ports
 
 LOOPBACK = "127.0.0.1"
 
@@ -99,22 +100,16 @@ def ipv4_address(host: str) -> str:
         ) from error
 
 
-def preferred_port(host: str, port: int) -> int:
-    """Returns a TCP port if nothing listens on it, otherwise a free one."""
-    with suppress(OSError), socket.create_server((host, port)):
-        return port
-    return free_port(host)
-
-
-def free_port(host: str) -> int:
-    """Returns a TCP port on which nothing listens at the moment.
+def free_port(host: str, preferred: int = 0) -> int:
+    """Returns the preferred TCP port if nothing listens on it, otherwise a free one.
 
     Raises:
         ViewError: this machine does not have the address.
     """
+    with suppress(OSError), socket.create_server((host, preferred)) as probe:
+        return int(probe.getsockname()[1])
     try:
-        with socket.create_server((host, 0)) as probe:
-            return int(probe.getsockname()[1])
+        return free_ports(1, host)[0]
     except OSError as error:
         raise ViewError(
             f"no server can listen on {host}: {error.strerror}: give --view-host an address of this machine"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ops.batch.executor import BagOutcome, BagProgress
 from ops.batch.library import Library
-from ops.batch.output.manifest import TABLE_NAME
+from ops.batch.output.results import TABLE_NAME
 from ops.batch.plan import BatchPlan
 from ops.batch.run import BatchResult, run_batch
 from ops.batch.settings import BatchSettings

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ops.batch.library import LibraryBag, content_hash, ends_hash
-from ops.batch.output.manifest import TABLE_NAME, BagManifest, manifests, outputs_sha256, read_manifest
-from ops.batch.output.results import results_folder
+from ops.batch.output.results import TABLE_NAME, BagManifest, manifests, outputs_sha256, read_manifest, results_folder
 from shared.errors import SkylaneError
 from shared.files import make_folder
 

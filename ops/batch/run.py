@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from ops.batch.executor import EXECUTORS, BagOutcome, BagProgress, Executor
 from ops.batch.library import Library, LibraryBag, scan
-from ops.batch.output.manifest import TABLE_NAME, read_manifest
-from ops.batch.output.results import results_folder, staging_folder
+from ops.batch.output.results import TABLE_NAME, read_manifest, results_folder, staging_folder
 from ops.batch.output.table import TablePart, merge
 from ops.batch.plan import BatchPlan, plan
 from ops.batch.settings import BatchSettings
@@ -50,9 +49,8 @@ class BatchResult:
     finished: list[str] = field(default_factory=list)  # Bags of earlier runs.
     copies: dict[str, str] = field(default_factory=dict)  # Names of copies, with the name of the bag that was done.
     failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
-    unreadable: dict[str, str] = field(
-        default_factory=dict
-    )  # Notes on frames that were left out, by the name of their bag.
+    # Notes on frames that were left out, by the name of their bag.
+    unreadable: dict[str, str] = field(default_factory=dict)
     false_claims: dict[str, str] = field(default_factory=dict)  # What bags state about themselves that is not true.
     is_stopped: bool = False  # True if nothing more could be written; there is no table then.
 

@@ -26,9 +26,10 @@ from ops.broker.mosquitto import (
     find_mosquitto,
     first_listener,
     mosquitto_version,
+    renew_secured_files,
     write_config,
+    write_secured_config,
 )
-from ops.broker.mosquitto_secured import renew_secured_files, write_secured_config
 from shared.errors import MissingExtraError, reason_of
 from shared.files import create_file
 from shared.network.endpoint import is_loopback

@@ -37,12 +37,13 @@ from shared.messages.topics import FrameId
 from shared.mqtt.bus import Ack, Delivery, Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address, Certificates
-from shared.network.connection_problem import ConnectionProblemError, ProblemKind
 from shared.network.tls import (
     EXPIRED,
     NOT_YET_VALID,
     SOON_DAYS,
     CertificateError,
+    ConnectionProblemError,
+    ProblemKind,
     accepts_certificate,
     certificate_expiries,
     certificate_holder,
@@ -78,6 +79,23 @@ class Node:
     def certs(self) -> Path:
         """The folder of its certificates."""
         return self.config.certs or Path("certs")
+
+    @property
+    def own_certificate(self) -> Path | None:
+        """The file of its certificate; None if it has none, or if its files cannot be used."""
+        with suppress(SkylaneError):  # The first check reports it.
+            files = self.config.connection.certificates(self.name)
+            return Path(files.certificate) if files and files.certificate else None
+        return None
+
+    @property
+    def certificate_has_expired(self) -> bool:
+        """Whether its certificate has expired by the clock of this machine, as far as that can be read."""
+        now_s = clock.now_ns() / 1e9
+        with suppress(SkylaneError):  # The library is missing.
+            own = self.own_certificate
+            return own is not None and any(each.timestamp() < now_s for each in certificate_expiries(own))
+        return False
 
     @property
     def role(self) -> str:
@@ -195,8 +213,8 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
     if not address.tls:
         return
     again = node.by_authority(f"--broker {address.host} --again")
-    own = Path(certificates.certificate) if certificates and certificates.certificate else None
-    is_ahead = own is not None and _accepts_expired(own, address, certificates)
+    own = node.own_certificate
+    is_ahead = node.certificate_has_expired and _accepts_expired(address, certificates)
     try:
         expires_s = server_certificate_expiry(address, certificates, node.timeout_s)
         yield _expiry("TLS", "the broker's certificate", expires_s, again)
@@ -231,15 +249,15 @@ def _handshake(node: Node, address: Address, certificates: Certificates | None) 
             yield replace(check, severity=WARNING) if check.severity is ERROR else check  # The broker has its own copy.
 
 
-def _accepts_expired(own: Path, address: Address, certificates: Certificates | None) -> bool:
-    """Returns whether the broker accepts a certificate that has expired by the clock of this machine."""
+def _accepts_expired(address: Address, certificates: Certificates | None) -> bool:
+    """Returns whether the broker accepts the node's certificate, which has expired by the clock of this machine."""
+    if certificates is None:
+        return False
+    without = replace(certificates, certificate=None, key=None)
     with suppress(SkylaneError):
-        expires_s = min((each.timestamp() for each in certificate_expiries(own)), default=math.inf)
-        if certificates is not None and expires_s < clock.now_ns() / 1e9:
-            without = replace(certificates, certificate=None, key=None)
-            return accepts_certificate(address, certificates, TIMEOUT_S) and not accepts_certificate(
-                address, without, TIMEOUT_S
-            )  # A broker that asks for no certificate accepts any.
+        return accepts_certificate(address, certificates, TIMEOUT_S) and not accepts_certificate(
+            address, without, TIMEOUT_S
+        )  # A broker that asks for no certificate accepts any.
     return False
 
 
@@ -258,7 +276,7 @@ def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
         cause, remedy = error.cause, _login_remedy(node, address, error.kind)
         if error.kind is ProblemKind.NO_REPLY:
             cause = f"broker {address} accepts connections but does not answer: it hangs, or is no MQTT broker"
-        elif error.kind is ProblemKind.EXPIRED_BY_BROKER and not _has_expired(node):
+        elif error.kind is ProblemKind.EXPIRED_BY_BROKER and not node.certificate_has_expired:
             cause += (
                 ", by the broker's clock: the certificate is valid here, so the broker's revocation list has expired"
             )
@@ -282,16 +300,6 @@ def _login_remedy(node: Node, address: Address, kind: ProblemKind) -> str:
             return f"skylane broker --port {address.port}"
 
 
-def _has_expired(node: Node) -> bool:
-    """Returns whether the node's certificate has expired by the clock of this machine, as far as that can be read."""
-    with suppress(SkylaneError):
-        certificates = node.config.connection.certificates(node.name)
-        if certificates and certificates.certificate:
-            expiries = certificate_expiries(Path(certificates.certificate))
-            return any(expires.timestamp() < clock.now_ns() / 1e9 for expires in expiries)
-    return False
-
-
 class _Conversation:
     """Exchanges messages with the broker and the workers as the node could, without announcing it."""
 
@@ -301,11 +309,8 @@ class _Conversation:
         self._name = node.name
         self._bus = bus
         self._session = uuid.uuid4().hex[:12]
-        self.holder = ""  # Of the certificate.
-        with suppress(SkylaneError):
-            certificates = node.config.connection.certificates(node.name)
-            if certificates and certificates.certificate:
-                self.holder = certificate_holder(Path(certificates.certificate))
+        own = node.own_certificate
+        self.holder = certificate_holder(own) if own else ""  # Of the certificate.
         self._unreadable = ""  # The worker whose status cannot be read, and why.
         self._latest: dict[str, tuple[Any, int]] = {}  # The latest message of each topic, and its arrival.
 
@@ -444,7 +449,7 @@ class _Conversation:
             offset_s = Exchange(echo.sent_ns, echo.received_ns, echo.replied_ns, at_ns).offset_ns / 1e9
             if abs(offset_s) > _LARGE_OFFSET_S:
                 cause = f"the clock of {name} is {offset_s:+.0f} s from this one (latencies are right all the same)"
-                yield Check("worker's clock", WARNING, cause, "sudo timedatectl set-ntp true")
+                yield Check("worker's clock", WARNING, cause, _SET_CLOCK)
 
     def _ask(
         self, config: EdgeConfig, card: ModelCard, sequence: int, deadline: Deadline, timeout_s: float

@@ -19,13 +19,14 @@ from typing import Any
 import psutil
 
 from cloud.config import CloudConfig
+from cloud.gateway.bind import PortTakenError
 from cloud.preflight import check_gateway
 from edge.config import EdgeConfig
 from edge.transports.transport import TRANSPORTS
 from ops.doctor.check import ERROR, OK, SKIPPED, WARNING, Check
 from shared.errors import SkylaneError, UnknownNameError, install_command
 from shared.inference.table import AUTO, ENGINES, choose_engine
-from shared.models.repository import Repository, default_root
+from shared.models.repository import ModelFileError, Repository, default_root
 from shared.network.endpoint import Endpoint
 from shared.runlog.repair import killed_runs
 from shared.runlog.run_folder import RUNS
@@ -61,8 +62,7 @@ def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             yield Check(f"libraries [{extra}]", SKIPPED, cause)
         elif is_needed and missing[extra]:
             cause = f"{', '.join(missing[extra])} of the extra [{extra}] not installed"
-            command, _, _ = install_command(extra).partition(", or ")  # A checkout has another way.
-            yield Check(f"libraries [{extra}]", ERROR, cause, command)
+            yield Check(f"libraries [{extra}]", ERROR, cause, install_command(extra))
         elif is_needed:
             yield Check(f"libraries [{extra}]", OK, "installed")
     yield Check("other libraries", OK, f"installed: {', '.join(extra for extra in missing if not missing[extra])}")
@@ -161,7 +161,8 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
             stored.file()
             engine = choose_engine(ENGINES, stored.manifest.format, None)
         except SkylaneError as error:
-            cause, remedy = re.split(": it was changed|: build it", str(error))[0], f"skylane model build {name}"
+            cause = error.cause if isinstance(error, ModelFileError) else str(error)
+            remedy = f"skylane model build {name}"
             if root is not None:
                 remedy += f" --models {root}"
             if isinstance(error, UnknownNameError) and error.known:
@@ -189,17 +190,15 @@ def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
         return
     try:
         check_gateway(config)
+    except PortTakenError as error:
+        by = "it is in use"
+        if holder := holders.get(error.protocol):
+            other = names.get(holder["pid"])
+            by = f"{f'worker {other}' if other else holder['name']} (process {holder['pid']}) listens there"
+        yield Check("ports", ERROR, f"{error.problem}: {by}", f"ss -ltnp sport = :{ports[error.protocol]}")
     except SkylaneError as error:
-        cause = str(error)
         remedy = "skylane cloud serve --http HOST:PORT --gateway-tls-cert FILE --gateway-tls-key FILE"
-        for name, port in ports.items():
-            if cause.startswith(f"--{name}:") and "is in use" in cause:
-                holder = holders.get(name)
-                by = f"{holder['name']} (process {holder['pid']}) listens there" if holder else "it is in use"
-                if holder and (other := names.get(holder["pid"])):
-                    by = f"worker {other} (process {holder['pid']}) listens there"
-                cause, remedy = f"{cause.partition(': the port is in use')[0]}: {by}", f"ss -ltnp sport = :{port}"
-        yield Check("ports", ERROR, cause, remedy)
+        yield Check("ports", ERROR, str(error), remedy)
     else:
         yield Check("ports", OK, f"{', '.join(config.addresses.values())} free")
 

@@ -31,9 +31,8 @@ from shared.runlog.latency_log import WITH_RESULT
 from shared.sanitize import printable
 
 MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
-LEFT = [
-    NodeState.OFFLINE.value
-]  # The problems of a worker that left; they stand last, as the broker never forgets its name.
+# The problems of a worker that left; they stand last, as the broker never forgets its name.
+LEFT = [NodeState.OFFLINE.value]
 
 _MAX_SYS_BYTES = 256
 _MAX_MODELS = 64  # Of a worker.

@@ -1,20 +1,19 @@
 """Child processes: how they are started, awaited and ended, and where their output goes.
 
 A `ChildProcess` runs any command. A `Child` runs a module and exchanges lines of JSON with it: the module reads `settings`
-and sends messages with `reply`, or calls `serve`. Also the flags of command lines, and free TCP ports.
+and sends messages with `reply`, or calls `serve`. Also the flags of command lines.
 """
 
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -252,16 +251,3 @@ def serve(start: Callable[..., Callable[[Any], object]]) -> None:
     reply("ready")
     for line in sys.stdin:
         reply(handle(json.loads(line)))
-
-
-def free_port() -> int:
-    """Returns a TCP port on which nothing listens at the moment."""
-    (port,) = free_ports(1)
-    return port
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns different free TCP ports; repeated calls of `free_port` may return the same port twice."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]

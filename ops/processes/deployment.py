@@ -10,10 +10,11 @@ from edge.config import EdgeConfig
 from edge.transports.opening import open_transport
 from edge.transports.transport import MQTT, TRANSPORTS, Transport
 from ops.broker.broker import Broker
-from ops.processes.child import BenchError, cli_flags, free_ports
+from ops.processes.child import BenchError, cli_flags
 from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings
 from ops.processes.vehicle_process import VehicleProcess
 from ops.processes.worker_process import Worker
+from shared.network.endpoint import free_ports
 from shared.runlog.latency_log import WITH_RESULT
 
 GRPC_TRANSPORTS, HTTP_TRANSPORTS = (

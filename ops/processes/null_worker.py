@@ -62,14 +62,6 @@ class ClockReading:
         assert best is not None
         return cls(best[1], best[2], drift_ppm)
 
-    def monotonic_at(self, stamp_ns: int) -> int:
-        """Converts a stamp of this process to CLOCK_MONOTONIC."""
-        return self.monotonic_ns + round((stamp_ns - self.now_ns) / (1 + self.drift_ppm / 1e6))
-
-    def now_at(self, monotonic_ns: int) -> int:
-        """Converts a time of CLOCK_MONOTONIC to this process's clock."""
-        return self.now_ns + round((monotonic_ns - self.monotonic_ns) * (1 + self.drift_ppm / 1e6))
-
 
 def expected_labels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Computes class ids 0 to 11 from an image's red channel, so that masks can be checked: …×H×W×3 RGB to …×H×W."""

@@ -21,7 +21,7 @@ from analysis.study.study_plan import ReuseLimits, StudyCell, StudyPlan, WorkerS
 from edge.transports.transport import MQTT
 from ops.broker.broker import Broker
 from ops.link.link import Link
-from ops.processes.child import cli_flags, free_ports
+from ops.processes.child import cli_flags
 from ops.processes.deployment import HTTP_TRANSPORTS
 from ops.processes.fixed_time import answers_file
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
@@ -33,6 +33,7 @@ from ops.study.variants import ModelVariant, ModelVariants
 from shared.files import make_folder, read_file, write_file
 from shared.messages.model_card import ModelCard
 from shared.models.repository import Repository
+from shared.network.endpoint import free_ports
 from shared.network.link_spec import LinkSpec
 from shared.resources.sampler import ResourceSampler
 
@@ -64,9 +65,8 @@ class ProcessSession:
     plan: StudyPlan
     broker_process: Broker
     workers: Sequence[Worker | NullWorkerProcess]
-    ports: Mapping[
-        str, Sequence[int]
-    ]  # The gateway ports of the workers for `grpc` and `http`; none without a gateway.
+    # The gateway ports of the workers for `grpc` and `http`; none without a gateway.
+    ports: Mapping[str, Sequence[int]]
     card: ModelCard
     models: Path  # The repository of the vehicles' local models.
     logs: Path  # Folder of the workers' logs.

@@ -136,9 +136,8 @@ def _dry_run(runner: StudyRunner, variants: ModelVariants, console: Console) -> 
     found = {}
     with console.status("opening the models"):
         for cell in pending:
-            setup = replace(
-                cell.setup, workers=1, fixed_inference_ms=None, cold=""
-            )  # Cells that differ only in these open the same model.
+            # Cells that differ only in these open the same model.
+            setup = replace(cell.setup, workers=1, fixed_inference_ms=None, cold="")
             reason = absent.get(cell.device)
             found[cell] = opened(setup, cell.local_model) if reason is None else f"{SKIPPED}: {reason}"
     rows = []

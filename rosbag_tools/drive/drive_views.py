@@ -13,9 +13,8 @@ from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, apply, plan
 
-HELD_OUT_WEATHER = (
-    "overcast"  # Held out for segmentation and detection: validation shows the accuracy in unknown light.
-)
+# Held out for segmentation and detection: validation shows the accuracy in unknown light.
+HELD_OUT_WEATHER = "overcast"
 TRAINING_WEATHERS = ("clear", "dusk", "fog", "rain")
 FIRST_VALIDATION_SEED = 900_000  # All training seeds are smaller.
 FIRST_TEST_SEED = 960_000  # Test drives select neither weights nor settings.

@@ -23,9 +23,8 @@ from shared.sanitize import printable
 _log = logging.getLogger(__name__)
 
 NO_PICTURES = ("/labels", "/masks")  # Ground truth and Skylane's results; their values are never scaled.
-_NUMBERS = re.compile(
-    "^(16UC1|(8S|16S|32S|32F|64F)C[0-9]+)$"
-)  # OpenCV's types; REP 118 uses 16UC1 and 32FC1 for depth.
+# OpenCV's types; REP 118 uses 16UC1 and 32FC1 for depth.
+_NUMBERS = re.compile("^(16UC1|(8S|16S|32S|32F|64F)C[0-9]+)$")
 _INFRARED = re.compile("(^|[/_])(ir|infra[a-z]*|nir|lwir|mwir|swir|thermal|therm)[0-9]*([/_]|$)", re.IGNORECASE)
 
 _PICTURES = re.compile("image|video", re.IGNORECASE)  # Types and names of cameras in any serialization.

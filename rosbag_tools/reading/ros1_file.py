@@ -67,9 +67,8 @@ def _record(header: _Header, data: bytes, channels: dict[int, TopicChannel], pla
     if op == _CONNECTION:
         about = {name: value.decode(errors="replace") for name, value in _header(data).items()}
         name = header.get(b"topic", b"").decode(errors="replace")
-        topic = "/" * name.startswith("/") + "/".join(
-            filter(None, name.split("/"))
-        )  # rosbags normalizes names in the same way.
+        # rosbags normalizes names in the same way.
+        topic = "/" * name.startswith("/") + "/".join(filter(None, name.split("/")))
         definition = about.get(b"message_definition", "")
         channels[unpack("I", header.get(b"conn", b""))] = TopicChannel(
             topic, about.get(b"type", ""), Serialization.ROS1, definition

@@ -1,6 +1,6 @@
 """Preprocessing and postprocessing in NumPy, for model files that do not contain these steps.
 
-Before the model: scaling. After it: arg max, probabilities, and boxes in pixels. `cloud.engines.tensorflow.graph_heads` and
+Before the model: scaling. After it: arg max, probabilities, and boxes in pixels. `cloud.engines.tensorflow.graph_session` and
 `cloud.engines.openvino.heads` add the same steps to the graph instead, with the checks and rules of this module. A file
 written by `skylane model convert` contains them already.
 """

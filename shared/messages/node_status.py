@@ -30,16 +30,13 @@ class NodeStatus:
 
     state: NodeState
     session: Name
-    capacity: Annotated[int, Meta(ge=0, le=1 << 20)] = (
-        0  # Frames a worker accepts at a time before it replies `overloaded`.
-    )
+    # Frames a worker accepts at a time before it replies `overloaded`.
+    capacity: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     cards: Annotated[tuple[ModelCard, ...], Meta(max_length=MAX_LABELS)] = ()
-    age_ms: Annotated[int, Meta(ge=0, le=MAX_AGE_MS)] = (
-        0  # Time since the process first announced itself; of two with the same name, the older one stays.
-    )
-    rival: Name | None = (
-        None  # Session of the other process last heard of under this name; it proves that its status arrived.
-    )
+    # Time since the process first announced itself; of two with the same name, the older one stays.
+    age_ms: Annotated[int, Meta(ge=0, le=MAX_AGE_MS)] = 0
+    # Session of the other process last heard of under this name; it proves that its status arrived.
+    rival: Name | None = None
 
 
 _STATUSES = Schema(

@@ -85,9 +85,8 @@ class OutputKind(StrEnum):
     # N×C for images (before softmax), N×A×C for boxes (before the sigmoid); N×H×W×C for masks with one label more, whose
     # first one is where no channel is above 0.
     LOGITS = "logits"
-    PROBABILITIES = (
-        "probabilities"  # Same shapes, in 0..1, of masks also the range of an integer type; limit: its half.
-    )
+    # Same shapes, in 0..1, of masks also the range of an integer type; limit: its half.
+    PROBABILITIES = "probabilities"
     BOXES = "boxes"  # N×A×4, in `box_format`.
     CLASSES = "classes"  # N×A: the class of each box, of a detector that contains the suppression.
     COUNT = "count"  # N: the number of valid boxes.
@@ -182,9 +181,8 @@ class DetectionSection(Section):
     """The selection of a detector's boxes."""
 
     score_threshold: float = Field(default=0.3, ge=0, le=1)
-    iou_threshold: float = Field(
-        default=0.5, ge=0, le=1
-    )  # Boxes of one class that overlap more are reduced to the best one.
+    # Boxes of one class that overlap more are reduced to the best one.
+    iou_threshold: float = Field(default=0.5, ge=0, le=1)
     max_detections: int = Field(default=100, ge=1, le=MAX_DETECTIONS)
     first_class: int = Field(default=0, ge=0, le=MAX_LABELS)  # The number in `classes` that means the first label.
     no_object: NoObject | None = None  # The place of a class "no object" among scores, which a softmax includes.
@@ -240,9 +238,8 @@ class Manifest(Section):
     precision: Precision = Precision.FP32  # Precision of the weights in the file and of the computation.
     converted_from: SourceSection | None = None
     agreement: float | None = Field(default=None, ge=0, le=1)  # With `converted_from`: share of equal labels.
-    agreement_floor: float = Field(
-        default=0.999, ge=0, le=1
-    )  # Least agreement for `engine: auto` and `skylane model verify`.
+    # Least agreement for `engine: auto` and `skylane model verify`.
+    agreement_floor: float = Field(default=0.999, ge=0, le=1)
     file: str  # Relative to the manifest; the folder of a SavedModel; the manifest itself for a remote model.
     # shared.files.tree_sha256 of `file`; for a remote model the hash of the server's metadata, or empty for any.
     sha256: str = Field(pattern=f"{SHA256}|^$")
@@ -250,9 +247,8 @@ class Manifest(Section):
     signature: str = "serving_default"  # The signature of a SavedModel, local or remote.
     input: InputSection
     output: OutputSection | None = None  # The output of tasks with one output.
-    outputs: dict[str, OutputSection] = Field(
-        default_factory=dict, max_length=MAX_TENSORS
-    )  # The outputs of other tasks by name.
+    # The outputs of other tasks by name.
+    outputs: dict[str, OutputSection] = Field(default_factory=dict, max_length=MAX_TENSORS)
     # A segmentation's scores per class, N×h×w×C or N×C×h×w; a name alone means those before softmax.
     confidence: Annotated[
         OutputSection | None,

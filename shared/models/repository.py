@@ -22,6 +22,14 @@ MODELS_VARIABLE = "SKYLANE_MODELS"  # Environment variable with the path of anot
 _VERSION = re.compile(VERSION_NAME)
 
 
+class ModelFileError(SkylaneError):
+    """The file of a model cannot be used; `cause` is the message without the remedy."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        self.cause = cause
+        super().__init__(f"{cause}: {remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class StoredModel:
     """A version of a model in the repository, with its validated manifest."""
@@ -85,7 +93,9 @@ class StoredModel:
         if not resolved(path).is_relative_to(resolved(self.folder)):
             raise SkylaneError(f"{path} leads outside the model's folder: put the file into it")
         if not os.path.lexists(path):
-            raise SkylaneError(f"{path} is missing: build it with `skylane model build {self.name}`, or copy it there")
+            raise ModelFileError(
+                f"{path} is missing", f"build it with `skylane model build {self.name}`, or copy it there"
+            )
         self.check_hash(path)
         return path
 
@@ -103,9 +113,9 @@ class StoredModel:
         except OSError as error:
             raise SkylaneError(f"{error.filename} cannot be read ({error.strerror})") from error
         if found != manifest.sha256:
-            raise SkylaneError(
-                f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…: "
-                "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`"
+            raise ModelFileError(
+                f"{path} has SHA-256 {found[:12]}…, its manifest {manifest.sha256[:12]}…",
+                "it was changed or is incomplete; get it again, or rewrite its manifest with `skylane model inspect`",
             )
 
 

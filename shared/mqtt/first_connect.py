@@ -11,8 +11,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from shared.errors import reason_of
 from shared.mqtt.paho_client import MonitoredClient
 from shared.network.address import Address, Certificates
-from shared.network.connection_problem import ConnectionProblemError, ProblemKind
-from shared.network.tls import probe_rejection, speaks_tls, tls_problem
+from shared.network.tls import ConnectionProblemError, ProblemKind, probe_rejection, speaks_tls, tls_problem
 
 _LONGEST_WAIT_S = 1.0
 

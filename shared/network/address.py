@@ -1,4 +1,4 @@
-"""Broker addresses and passwords, the paths of certificates, which `tls` loads, and the URL of a receiver of traces."""
+"""Broker addresses and passwords, and the paths of certificates, which `tls` loads."""
 
 import os
 import re

@@ -33,9 +33,8 @@ _LEAST_BYTES_PER_S = 1 << 12
 _ATTEMPTS = 4
 _BLOCK_BYTES = 1 << 18
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_MARKUP = re.compile(
-    rb"(\xef\xbb\xbf)?\s*<[!?a-z]", re.IGNORECASE
-)  # The begin of HTML and XML, after a byte order mark.
+# The begin of HTML and XML, after a byte order mark.
+_MARKUP = re.compile(rb"(\xef\xbb\xbf)?\s*<[!?a-z]", re.IGNORECASE)
 
 OnProgress = Callable[[int, int | None], None]
 

@@ -1,6 +1,8 @@
-"""Endpoints, written HOST:PORT, and the environment variables of addresses and passwords."""
+"""Endpoints, written HOST:PORT, free ports, and the environment variables of addresses and passwords."""
 
 import re
+import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Self
@@ -95,3 +97,20 @@ TOKEN_VARIABLES = (GATEWAY, WORKER, REMOTE)
 BROKER_PASSWORD = "SKYLANE_BROKER_PASSWORD"  # noqa: S105 (a name)
 BROKER_PASSWORD_FILE = "SKYLANE_BROKER_PASSWORD_FILE"  # noqa: S105 (a name)
 BROKER_PASSWORD_VARIABLES = (BROKER_PASSWORD, BROKER_PASSWORD_FILE)
+
+
+def free_port() -> int:
+    """Returns a TCP port of the loopback interface on which nothing listens at the moment."""
+    (port,) = free_ports(1)
+    return port
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Returns different free TCP ports; repeated calls may return the same port twice.
+
+    Raises:
+        OSError: this machine does not have the address.
+    """
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server((host, 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]

@@ -25,9 +25,8 @@ class BoundedHttpServer(ThreadingMixIn, HTTPServer):
         """Listens; `response_s` is the time for a client to take its response. Raises OSError if that is not possible."""
         self._response_s = response_s
         self._lock = threading.Lock()
-        self._asking: dict[
-            socket.socket, float
-        ] = {}  # Clients whose request is incomplete, with the time of their start.
+        # Clients whose request is incomplete, with the time of their start.
+        self._asking: dict[socket.socket, float] = {}
         self._served: dict[socket.socket, float] = {}  # Clients whose request is complete, with that time.
         # An evicted client keeps its file until its thread has noticed.
         files = connection_limits({"clients": 2 * _MAX_CLIENTS}, raise_file_limit())["clients"]

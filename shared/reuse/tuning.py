@@ -117,9 +117,8 @@ class MeasuredSection(Section):
     reused: _Share
     answered_locally: _Share
     reliability_unit: str | None = None  # Unit of the reliability diagram: frames, pixels or boxes.
-    calibration_error: float | None = (
-        None  # Expected calibration error, on frames that the temperature was not fitted on.
-    )
+    # Expected calibration error, on frames that the temperature was not fitted on.
+    calibration_error: float | None = None
     calibration_error_uncalibrated: float | None = None  # The same with temperature 1.
     reliability: tuple[ReliabilityBinSection, ...] = ()
     reliability_uncalibrated: tuple[ReliabilityBinSection, ...] = ()

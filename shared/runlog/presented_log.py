@@ -19,9 +19,8 @@ from shared.runlog.latency_log import LogError, append_whole, created, csv_line,
 
 PRESENTED_NAME = "presented.csv"
 HOLD = "hold"  # The presenter whose outputs are the results themselves: each was ready when its result arrived.
-ABORTED = (
-    "aborted"  # The reason of a tick that had no row yet when the vehicle node died, or whose row a full disk lost.
-)
+# The reason of a tick that had no row yet when the vehicle node died, or whose row a full disk lost.
+ABORTED = "aborted"
 
 
 class OutputOrigin(StrEnum):
@@ -49,9 +48,8 @@ class PresentedRow:
     frame_index: int | None = None
     frame_stamp_ns: int | None = None
     due_ns: int | None = None
-    presented_ns: int | None = (
-        None  # The time at which the output was ready, or at which it was certain that none comes.
-    )
+    # The time at which the output was ready, or at which it was certain that none comes.
+    presented_ns: int | None = None
     source_sequence: int | None = None  # The earlier frame that the result was computed for.
     age_ns: int | None = None  # The due time of the tick minus that of the source; 0 for a local result of this tick.
     processing_ns: int | None = None  # The time that the presenter took.

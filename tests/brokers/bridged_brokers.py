@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority, Role
-from ops.broker.mosquitto import MosquittoListener, write_config
-from ops.broker.mosquitto_secured import write_secured_config
+from ops.broker.mosquitto import MosquittoListener, write_config, write_secured_config
 from shared.package_data import shipped
 from tests.pipeline.rig import WAIT_S, connect
 from tests.support.faults.rig import MODEL, Rig

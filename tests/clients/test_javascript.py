@@ -11,10 +11,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from ops.broker.mosquitto import find_mosquitto
-from ops.processes.child import free_ports
 from shared.imaging import geometry
 from shared.imaging.opencv import cv2
 from shared.inference.model import Model
+from shared.network.endpoint import free_ports
 from shared.stages import CLOUD_STAGES
 from tests.clients.conftest import CLIENTS, SampleImage, need, run
 from tests.pipeline.rig import connect, worker

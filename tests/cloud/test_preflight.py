@@ -127,7 +127,7 @@ def test_the_check_ends_its_threads() -> None:
 
 _NO_MORE_THREADS = """
 import os, resource
-from cloud.gateway.grpc.threads import GrpcThreadPool
+from cloud.gateway.grpc.server import GrpcThreadPool
 
 pool = GrpcThreadPool(16)
 if os.getuid() == 0:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from edge.keys import RIGHT, reading_keys
+from edge.progress import RIGHT, reading_keys
 from tests.support.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys, threading
-from edge.keys import RIGHT, reading_keys
+from edge.progress import RIGHT, reading_keys
 from tests.support.terminal import Terminal
 done = threading.Event()
 keys = {" ": "pause", RIGHT: "step", "+": "faster", "-": "slower"}

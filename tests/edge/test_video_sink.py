@@ -18,9 +18,8 @@ from playwright.sync_api import Browser
 
 from edge.cli import edge
 from edge.config import EdgeConfig
-from edge.sinks import sink
-from edge.sinks.sink import VIDEO_FORMATS, FrameResult, SinkError, VideoCodec
-from edge.sinks.video import VideoSink
+from edge.sinks.sink import FrameResult, SinkError, VideoCodec
+from edge.sinks.video import VIDEO_FORMATS, VideoSink
 from edge.sources.source import open_source
 from shared.config import read_yaml
 from shared.flags import override
@@ -178,7 +177,7 @@ def test_an_encoder_that_is_missing_is_reported_before_the_run(tmp_path: Path, m
     """PyAV may be built against an FFmpeg with fewer encoders, as THIRD-PARTY.md proposes."""
     for codec in (VideoCodec.VP9, VideoCodec.H264):
         missing = replace(VIDEO_FORMATS[codec], encoder=f"no-{codec}")
-        monkeypatch.setitem(sink.VIDEO_FORMATS, codec, missing)
+        monkeypatch.setitem(VIDEO_FORMATS, codec, missing)
     with pytest.raises(SinkError, match=r"vp9 needs the encoder no-vp9, .* choose another --video-codec \(av1\)"):
         VideoSink(tmp_path, DARK, video_codec=VideoCodec.VP9)
 

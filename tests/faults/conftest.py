@@ -15,7 +15,7 @@ import pytest
 
 from analysis.logs.frame_accounting import FrameAccounts
 from bench.harness import machine_line
-from ops.broker.mosquitto import find_mosquitto, mosquitto_version, require_mosquitto
+from ops.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto, mosquitto_version
 from shared.errors import SkylaneError, suggestion
 from shared.runtime.machine import machine
 from shared.runtime.processes import interrupt_on_termination
@@ -220,7 +220,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(scope="session")
 def runs(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The folder of the runs, for this process alone; SIGTERM ends the scenarios as Ctrl-C does."""
-    require_mosquitto()
+    assert find_mosquitto(), MOSQUITTO_MISSING
     folder: Path = request.config.getoption("--out").absolute()
     with interrupt_on_termination(), place(folder):
         yield folder

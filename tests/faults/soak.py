@@ -21,7 +21,7 @@ from rich.text import Text
 from analysis.logs.frame_accounting import FrameAccounts
 from bench import harness
 from bench.harness import BenchRun
-from ops.broker.mosquitto import mosquitto_version, require_mosquitto
+from ops.broker.mosquitto import MOSQUITTO_MISSING, find_mosquitto, mosquitto_version
 from shared.errors import SkylaneError
 from shared.flags import FiniteRange, WholeRange
 from shared.runtime.processes import interrupt_on_termination
@@ -94,7 +94,9 @@ def measure(plan: SoakPlan, run: BenchRun) -> dict[str, Any]:
     Workers, broker and vehicles are killed, stopped and restarted; links fail, slow down and flap; an unauthorised client
     sends malformed messages. The exit code is 1 if a guarantee is violated, or if memory, files or threads grow.
     """
-    version = mosquitto_version(require_mosquitto())
+    mosquitto = find_mosquitto()
+    assert mosquitto, MOSQUITTO_MISSING
+    version = mosquitto_version(mosquitto)
     click.echo(f"seed {plan.seed}", err=True)
     steps = ["starting"]
     begin_s = time.monotonic()

@@ -11,10 +11,10 @@ import pytest
 from analysis.statistics.samples import spread
 from ops.broker.mosquitto import MosquittoListener, write_config
 from ops.link.link import LOOPBACK
-from ops.processes.child import free_port
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
 from shared.messages.topics import WORKER_STATUS
+from shared.network.endpoint import free_port
 from shared.runlog.latency_log import Outcome
 from tests.support.faults.finding import Figure
 from tests.support.faults.rig import Rig, answered_since, freeze, kill, resume

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from analysis.statistics.samples import spread
-from ops.processes.child import Child, free_ports
+from ops.processes.child import Child
 from ops.processes.vehicle_process import VehicleProcess
 from shared import clock
+from shared.network.endpoint import free_ports
 from shared.runlog.latency_log import Outcome
 from shared.runtime.open_files import raise_file_limit
 from tests.support.faults.finding import Figure

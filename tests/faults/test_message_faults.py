@@ -7,7 +7,7 @@ import pytest
 
 from ops.broker.mosquitto import MosquittoListener, write_config
 from ops.link.link import LOOPBACK
-from ops.processes.child import free_port
+from shared.network.endpoint import free_port
 from shared.runlog.latency_log import Outcome
 from tests.support.faults.connections import reconnects
 from tests.support.faults.finding import Figure

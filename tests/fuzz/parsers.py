@@ -15,7 +15,7 @@ _OWN = "reads only files that this package wrote or ships"
 
 # The fuzz target of each module, or in brackets the reason for its absence.
 PARSERS = {
-    "cloud/models/engine_cache.py": f"({_OWN}: a cache file of the worker's user)",
+    "cloud/models/engine_selection.py": f"({_OWN}: a cache file of the worker's user)",
     "cloud/engines/tensorflow/graphdef.py": f"({_MODEL})",
     "cloud/engines/tensorflow/keras_model.py": f"({_MODEL})",
     "shared/inference/onnxruntime.py": f"({_MODEL})",
@@ -56,13 +56,11 @@ PARSERS = {
     "ops/broker/mosquitto.py": "(the operator's own configuration, which only Mosquitto parses)",
     "shared/native_output.py": f"({_OWN}: the arguments of its own process)",
     "ops/broker/certificate_authority.py": f"({_OWN}: certificates)",
-    "ops/broker/mosquitto_secured.py": f"({_OWN}: the rights of certificates)",
     "shared/messages/protobuf.py": "gateway",
     "shared/compression.py": "wire",
     "shared/config.py": "settings",
     "shared/network/tls.py": "(the operator's own certificates)",
     "shared/messages/msgpack_reader.py": "wire",
-    "shared/messages/bounded_json.py": "servers",
     "shared/messages/frame.py": "wire",
     "shared/imaging/built_in_codecs.py": "wire",
     "shared/imaging/labels.py": "settings",

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from edge.sinks.sink import VIDEO_FORMATS, VideoCodec
+from edge.sinks.sink import VideoCodec
+from edge.sinks.video import VIDEO_FORMATS
 from ops.demo import demo, write_still
 from shared.files import file_sha256
 from shared.models.repository import Repository

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge.keys import RIGHT
+from edge.progress import RIGHT
 from ops.broker.broker import Broker
 from shared.inference.model import Model
 from shared.runlog.latency_log import read_rows

@@ -3,7 +3,7 @@ from types import ModuleType
 
 import pytest
 
-from shared.errors import MissingExtraError, error_reason, install_command, suggestion
+from shared.errors import MissingExtraError, error_reason, install_hint, suggestion
 
 
 def test_a_missing_library_is_reported_with_the_install_command() -> None:
@@ -22,7 +22,7 @@ def test_without_pip_another_installation_is_recommended(monkeypatch: pytest.Mon
 def test_the_install_command_does_not_warn_when_distutils_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The import hook of setuptools warns then, and some libraries load distutils. In tests a warning is an error."""
     monkeypatch.setitem(sys.modules, "distutils", ModuleType("distutils"))
-    assert "skylane[video]" in install_command("video")
+    assert "skylane[video]" in install_hint("video")
 
 
 def test_suggested_names_cannot_control_the_terminal() -> None:

@@ -52,9 +52,8 @@ class InferenceCall:
     inputs: Mapping[str, Tensor]
     version: str | None = None
     outputs: tuple[str, ...] = ()  # Empty: all outputs of the model.
-    codec: str | None = (
-        None  # The codec of `image_bytes`; None, "jpeg" and "png": JPEG or PNG, detected from each image.
-    )
+    # The codec of `image_bytes`; None, "jpeg" and "png": JPEG or PNG, detected from each image.
+    codec: str | None = None
     mask_codec: str = "png"  # The codec of masks in `result_bytes`.
 
 

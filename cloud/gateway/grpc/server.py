@@ -2,8 +2,10 @@
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import grpc
 
@@ -13,12 +15,13 @@ from cloud.gateway.bind import ListenError, listen, parse_bind_address
 from cloud.gateway.grpc import open_inference, skylane, tf_serving
 from cloud.gateway.grpc.call import GrpcCall, Method, StreamMethod
 from cloud.gateway.grpc.stream import RequestStream
-from cloud.gateway.grpc.threads import GrpcThreadPool, max_streams_of
-from cloud.gateway.limits import ActiveCall, CallLimits
+from cloud.gateway.limits import MAX_HELD_MESSAGES, ActiveCall, CallLimits, grpc_pool_size, max_streams_of
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode, InvalidError
 from shared import clock
+from shared.logs import RateLimitedLogger, get_logger
 from shared.runtime.periodic import run_round
+from shared.threads import ThreadsExhaustedError, is_thread_limit
 
 SERVICES = {**skylane.SERVICES, **open_inference.SERVICES, **tf_serving.SERVICES}
 MAX_METADATA_BYTES = 16 << 10  # Metadata of one call.
@@ -27,13 +30,14 @@ MAX_STREAMS = 16  # Concurrent calls of one connection; the caller's library hol
 ERROR_CODE_KEY = "skylane-refusal"  # Trailing metadata that marks an error as raised by the worker, not by grpcio.
 
 _HEADER_BYTES = 1 << 16  # Size of a message in addition to its image.
-_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
 _IDLE_CONNECTION_MS = 300_000  # After which a connection without calls is closed.
 _HANDSHAKE_MS = 10_000
 _KEEPALIVE_MS = 60_000
 _KEEPALIVE_TIMEOUT_MS = 10_000
 _MIN_PING_INTERVAL_MS = 10_000  # More frequent pings of the caller end the connection.
 _CHECK_INTERVAL_S = 1.0  # Maximum time between two checks for overdue calls.
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class GrpcServer(Frontend):
@@ -47,7 +51,7 @@ class GrpcServer(Frontend):
         """
         config = worker.config
         max_streams = max_streams_of(config.max_calls)
-        max_held_bytes = _HELD_MESSAGES * (config.max_message_bytes + _HEADER_BYTES)
+        max_held_bytes = MAX_HELD_MESSAGES * (config.max_message_bytes + _HEADER_BYTES)
         self._worker = worker
         self._stopping = threading.Event()
         self._calls = CallLimits(config.max_calls, max_held_bytes)
@@ -211,3 +215,41 @@ def _options(config: CloudConfig, max_connections: int) -> Sequence[tuple[str, i
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
     )
+
+
+class GrpcThreadPool(ThreadPoolExecutor):
+    """The pool in which calls are processed; if no thread can be started, calls wait for the existing ones."""
+
+    def __init__(self, max_calls: int) -> None:
+        """Starts one thread.
+
+        Raises:
+            ThreadsExhaustedError: no thread can be started.
+        """
+        super().__init__(grpc_pool_size(max_calls), "grpc")
+        self._log = RateLimitedLogger(get_logger("cloud"))
+        try:
+            super().submit(int).result()
+        except RuntimeError as error:
+            raise (ThreadsExhaustedError() if is_thread_limit(error) else error) from error
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """See `ThreadPoolExecutor`. An exception here would end the thread in which grpcio accepts calls."""
+        future: Future[T] = Future()
+        try:
+            super().submit(_complete, future, partial(fn, *args, **kwargs))
+        except RuntimeError as error:
+            if not is_thread_limit(error):
+                raise
+            # The executor has queued the call before it tried to start a thread for it.
+            self._log.warning("threads", "gRPC calls wait for a thread", reason=str(ThreadsExhaustedError()))
+        return future
+
+
+def _complete(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001  It is raised where the future's result is read.
+        future.set_exception(error)

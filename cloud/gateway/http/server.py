@@ -23,12 +23,11 @@ from cloud.gateway.http.call import ERROR_RESPONSES, MASK_HEADER, TIMING_HEADER
 from cloud.gateway.http.connection import KEEP_ALIVE_S, HttpConnection, HttpListener
 from cloud.gateway.http.metrics import WorkerCollector
 from cloud.gateway.http.middleware import CallMiddleware, HeaderChecks
-from cloud.gateway.limits import CallLimits
+from cloud.gateway.limits import MAX_HELD_MESSAGES, CallLimits
 from cloud.node import CloudNode
 from cloud.serving.errors import ApiError, ErrorCode
 
 ROUTE_MODULES = (skylane, detect, open_inference, tf_serving)
-MAX_HELD_MESSAGES = 4  # Messages of the maximum size that all calls may hold together.
 
 _GRACE_S = 5
 _CLIENT_DISCONNECTED = 499  # The status is never sent, but counted: unlike 500 it is not an error of the worker.

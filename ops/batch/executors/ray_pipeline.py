@@ -21,7 +21,7 @@ import ray.data
 from ray.exceptions import RayError
 
 from ops.batch.executors.local import process_count
-from ops.batch.executors.ray_rows import Row, RowKind, packed, rows
+from ops.batch.executors.ray import Row, RowKind, packed, rows
 from ops.batch.frames import BagEnd
 from ops.batch.library import LibraryBag
 from ops.batch.settings import BatchSettings

@@ -1,20 +1,32 @@
-"""Writes the results of one bag in a staging folder, and moves it to its place when it is complete."""
+"""Writes the results of one bag in a staging folder, which gets its place and a manifest when it is complete."""
 
+import json
+import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
 
 from ops.batch.executor import BagOutcome
 from ops.batch.frames import BagEnd, SegmentedFrame
 from ops.batch.library import LibraryBag
-from ops.batch.output.manifest import TABLE_NAME, BagManifest, outputs_sha256
 from ops.batch.output.mask_formats import MASK_FORMATS, MaskTarget
 from ops.batch.output.table import BagTable
 from ops.batch.settings import BatchSettings
+from shared.config import Section
 from shared.errors import SkylaneError, unwritable_message
-from shared.files import make_folder, write_file
+from shared.files import make_folder, read_file, tree_sha256, write_file
 from shared.messages.topics import CameraNames
+from shared.models.manifest import SHA256
+
+MANIFEST_NAME = "manifest.json"
+TABLE_NAME = "frames.parquet"  # The table of one bag, and of the whole batch.
+
+_Sha256 = Annotated[str, Field(pattern=SHA256)]
 
 
 def results_folder(out: Path, bag: str) -> Path:
@@ -125,3 +137,51 @@ class ResultWriter:
             self.fail(unwritable_message(error.filename or self._settings.out, error, "--out"))
         else:
             self.fail(str(error))
+
+
+class BagManifest(Section):
+    """The content of `manifest.json` in the folder of a bag's results. It exists only if they are complete."""
+
+    schema_version: Literal[1] = 1
+    bag: str
+    size_bytes: int
+    mtime_ns: int
+    sha256: _Sha256  # Hash of the bag that `skylane bag info` shows.
+    identity: dict[str, Any]  # See BatchSettings.identity.
+    frames: int
+    unreadable: int
+    first_unreadable: str
+    false_claims: tuple[str, ...] = ()  # Manifests of earlier versions have none.
+    notes: tuple[str, ...] = ()  # See BagEnd.
+    outputs_sha256: _Sha256  # See `outputs_sha256`.
+
+    def write(self, folder: Path) -> None:
+        """Writes the file; the folder is still a staging folder, which makes it complete by renaming it."""
+        text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
+        write_file(folder / MANIFEST_NAME, text + "\n")
+
+    def matches(self, bag: LibraryBag) -> bool:
+        """Returns whether size and time of change are those of a bag, whatever its name."""
+        return (self.size_bytes, self.mtime_ns) == (bag.size_bytes, bag.mtime_ns)
+
+
+def read_manifest(folder: Path) -> BagManifest | None:
+    """Returns the manifest of a folder of results; None if it is missing or invalid."""
+    try:
+        return BagManifest.model_validate_json(read_file(folder / MANIFEST_NAME))
+    except (OSError, ValidationError):
+        return None
+
+
+def manifests(folder: Path) -> Iterator[tuple[Path, BagManifest]]:
+    """Yields the manifests below a folder, each with its own folder, in the order of their paths."""
+    for top, folders, files in os.walk(folder):
+        if MANIFEST_NAME in files and (manifest := read_manifest(Path(top))) is not None:
+            yield Path(top), manifest
+            folders.clear()  # Masks.
+        folders.sort()
+
+
+def outputs_sha256(folder: Path) -> str:
+    """Returns the SHA-256 of the paths and contents of all files in a folder of results but its manifest."""
+    return tree_sha256(folder, without=MANIFEST_NAME)

@@ -12,7 +12,7 @@ from analysis.study.scenarios import (
     SingleStreamRules,
     ValidityRules,
 )
-from ops.study.cell_run import judge_step
+from ops.study.runner import judge_step
 from tests.support.simulated_study import ORIGIN_NS, write_run
 
 

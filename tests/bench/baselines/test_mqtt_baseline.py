@@ -10,9 +10,10 @@ from bench.baselines.images import compare_mask, fit
 from bench.harness import BenchRun
 from cloud.models.loader import ModelLoader
 from ops.broker.broker import Broker
-from ops.processes.child import BenchError, free_port
+from ops.processes.child import BenchError
 from ops.processes.playback import PlaybackSettings
 from shared.models.repository import Repository
+from shared.network.endpoint import free_port
 
 
 @pytest.fixture

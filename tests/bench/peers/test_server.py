@@ -8,7 +8,7 @@ import pytest
 
 from bench.peers.clients import HttpClient, Job, PeerError, ask_once, check_ready
 from bench.peers.rig import Server
-from ops.processes.child import free_port
+from shared.network.endpoint import free_port
 
 # A server with the HTTP interface of the peers. Its mask repeats the first byte of the image.
 _SERVER = """

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from cloud.frontends.clock_responder import ClockResponder
-from cloud.serving.errors import RequestErrors
+from cloud.serving.request import RequestErrors
 from shared import clock
 from shared.messages.clock_probes import Echo, Probe, pack_probe, unpack_echo
 from shared.messages.topics import ECHOES, PROBES

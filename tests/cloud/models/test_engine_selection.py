@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloud.engines.tensorflow.runtime import tf
-from cloud.models import engine_cache
+from cloud.models import engine_selection
 from cloud.models.engine_benchmark import candidates, race, reference, turns
 from cloud.models.engine_selection import EngineChoice, select_engine
 from shared.errors import SkylaneError
@@ -19,7 +19,7 @@ from shared.models.manifest import Placement, Precision
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own."""
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(folder))
+    monkeypatch.setenv(engine_selection.CACHE_VARIABLE, str(folder))
     return folder / "engines.json"
 
 
@@ -122,7 +122,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 ) -> None:
     """Containers often have a read-only home."""
     cache.write_text("a file where a folder is wanted")
-    monkeypatch.setenv(engine_cache.CACHE_VARIABLE, str(cache))
+    monkeypatch.setenv(engine_selection.CACHE_VARIABLE, str(cache))
     _add(workshop)
     assert _select(workshop).asked.name == "m"
 
@@ -177,7 +177,7 @@ def test_concurrent_starts_measure_once(workshop: Any, cache: Path) -> None:
     """Replicas that start together would distort the measurements."""
     _add(workshop)
     found: list[bool] = []
-    with engine_cache.measurement_lock():
+    with engine_selection.measurement_lock():
         others = [threading.Thread(target=lambda: found.append(_select(workshop).remembered)) for _ in range(2)]
         for each in others:
             each.start()

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cloud.models.model_swap import ModelSwap
-from cloud.serving.errors import UNHEALTHY_ERRORS, RequestErrors
+from cloud.serving.request import UNHEALTHY_ERRORS, RequestErrors
 from cloud.serving.submission import Submission
 from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo

@@ -21,11 +21,12 @@ from rerun.chunk import RrdReader
 from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.view.live_view import LiveView
-from ops.processes.child import ChildProcess, free_port
+from ops.processes.child import ChildProcess
 from shared import clock
 from shared.imaging.geometry import Resize, plan
 from shared.messages.model_card import ModelCard
 from shared.messages.results import ModelResult
+from shared.network.endpoint import free_port
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD, make_record
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from cloud.frontends.clock_responder import ClockResponder
-from cloud.serving.errors import RequestErrors
+from cloud.serving.request import RequestErrors
 from edge.config import EdgeConfig
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import ClockProber, ProbeTracker, WorkerClocks

@@ -7,8 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ops.batch.output.manifest import read_manifest
-from ops.batch.output.results import results_folder
+from ops.batch.output.results import read_manifest, results_folder
 from rosbag_tools.writer import BagWriter
 from tests.ops.batch.rig import HEIGHT, WIDTH, Watcher, run
 

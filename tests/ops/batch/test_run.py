@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ops.batch.output.manifest import read_manifest
-from ops.batch.output.results import results_folder
+from ops.batch.output.results import read_manifest, results_folder
 from ops.batch.steps import BatchError
 from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.writer import BagWriter

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from ops.broker.broker import Broker
-from ops.fleet.cli import top
+from ops.fleet.cli import fleet_tables, top
 from ops.fleet.fleet import MAX_NODES, FleetMonitor
-from ops.fleet.tables import fleet_tables
 from shared.messages.msgpack_reader import MessageError
 from shared.messages.node_metrics import (
     MAX_METRICS_BYTES,

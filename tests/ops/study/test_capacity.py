@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ops.study.cell_run import CapacityStep, search_capacity
+from ops.study.runner import CapacityStep, search_capacity
 
 
 def _at(limit: int, tried: list[int]) -> Callable[[int], CapacityStep]:

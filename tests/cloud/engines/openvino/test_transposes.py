@@ -4,8 +4,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cloud.engines.openvino.graph import sink_transposes
 from cloud.engines.openvino.runtime import ops, ov
-from cloud.engines.openvino.transposes import sink_transposes
 
 Values = np.ndarray[tuple[int, ...], np.dtype[Any]]
 TO_LAST, TO_FIRST = np.array([0, 2, 3, 1]), np.array([0, 3, 1, 2])

@@ -13,10 +13,10 @@ import yaml
 from bench.peers.clients import PeerError
 from bench.peers.rig import Server, environment
 from cloud.models.loader import ModelLoader
-from ops.processes.child import free_ports
 from shared.inference.engine import EngineError, InferenceError, ModelUnavailableError
 from shared.inference.model import Model
 from shared.models.repository import Repository
+from shared.network.endpoint import free_ports
 from tests.support.model_servers import when_available
 from tests.support.tiny_models import CLASSES, HEIGHT, WIDTH, noise
 
