@@ -27,8 +27,10 @@ from bench.peers.function import (
     TOOK_BYTES,
     TOOK_OUTPUT,
 )
+from edge.config import EdgeConfig
 from edge.transports.channel import RpcReply
 from edge.transports.grpc_channel import SkylaneAdapter
+from edge.transports.opening import open_transport
 from ops.processes.deployment import Deployment
 from shared import clock
 from shared.errors import SkylaneError
@@ -299,7 +301,8 @@ class SkylaneClient:
             SkylaneError: it cannot connect, or no worker serves the model.
         """
         self._frames = _Frames(mask_codec)
-        self._transport = deployment.transport(transport, self._frames.vehicle, self._frames.session, model)
+        settings = {"vehicle": self._frames.vehicle, "model": model, "window": 1, **deployment.endpoint(transport)}
+        self._transport = open_transport(EdgeConfig.model_validate(settings), self._frames.session)
         self._unreachable = ""
         if not self._transport.workers.wait_until_served(PATIENCE_S):
             self.close()
