@@ -18,7 +18,6 @@ BENCHES = {
         ("overhead", "bench.overhead", "Compare the whole round trip with direct inference."),
         ("peers", "bench.peers.cli", "Compare with other serving systems."),
         ("saturation", "bench.load", "Offer a worker more than it can do."),
-        ("swap", "bench.model_swap", "Swap the version of a model repeatedly while vehicles play."),
         ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),
         ("tls", "bench.tls", "Compare a broker with TLS with a plain one."),
     )

@@ -388,5 +388,5 @@ def _saturation_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield f"unaccounted {result['unaccounted']}; peak resident memory: {peaks}"
 
 
-gateway = harness.bench_command("gateway", GatewayPlan, measure_gateway, _gateway_tables, json=harness.JSON_FILE)
+gateway = harness.bench_command("gateway", GatewayPlan, measure_gateway, _gateway_tables)
 saturation = harness.bench_command("saturation", SaturationPlan, measure_saturation, _saturation_tables)

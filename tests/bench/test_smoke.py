@@ -31,7 +31,6 @@ _ARGUMENTS = {
     "overhead": f"{_MODEL} --bag {{bag}} --frames 4 --rounds 1 --isolate",
     "peers": f"litserve {_MODEL} --bag {{bag}} --frames 4 --rounds 1 --clients 2 --codec jpeg",
     "saturation": f"{_MODEL} --seconds 1 --rounds 1 --vehicles 2 --factor 0.1",
-    "swap": f"{_MODEL} --swaps 1 --vehicles 1 --between 1",
     "tensorflow": f"{_MODEL} --rounds 1 --variant Session.run",
     "tls": f"{_MODEL} --rounds 1 --frames 2 --messages 8",
 }
