@@ -54,6 +54,7 @@ _GATEWAY_IMAGES, _SATURATION_IMAGES = 8, 20
 _WARM_UP_S = 2.0  # Start of a round that is not counted, until every vehicle has sent its window or the queue is full.
 _EQUAL, _GREEDY = "equal", "greedy"  # A greedy round has one vehicle with a higher rate.
 _GREEDY_FACTOR = 10.0  # Rate of the greedy vehicle divided by that of each other vehicle.
+_LOST_AFTER_S = 60.0  # Without a deadline.
 _UNREACHABLE = "unreachable"  # A closed loop drops only frames that no worker received.
 
 
@@ -176,6 +177,7 @@ class _LoadedWorker:
         plan, folder = self._plan, self._folder / name
         vehicles = {f"vehicle-{number:03d}": transport for number, transport in enumerate(transports, start=1)}
         settings = {"model": plan.model, "window": plan.window, "retry": False, "deadline_ms": deadline_ms}
+        settings["answer_timeout_s"] = _LOST_AFTER_S
         configs = [
             EdgeConfig.model_validate({"vehicle": vehicle, **settings, **self.deployment.endpoint(transport)})
             for vehicle, transport in vehicles.items()
@@ -275,12 +277,13 @@ def gateway_round(loaded: LoadedRound, bare_hz: float, wrong_pixels: int) -> dic
     """Returns the results of a round; throughput and fairness count replies while frames are sent, after the warm-up."""
     counts, answered = loaded.answers(), loaded.answered
     answered_hz = sum(counts) / loaded.seconds
+    inferences = answered.loc[answered["inferred_ns"] > 0, ["batched_ns", "inferred_ns"]]
     return {
         "bare_hz": bare_hz,
         "answered_hz": answered_hz,
         "ratio": answered_hz / bare_hz,
         # The share of the time from the first to the last inference.
-        "engine_busy": busy_share(list(zip(answered["batched_ns"], answered["inferred_ns"], strict=True))),
+        "engine_busy": busy_share(list(inferences.itertuples(index=False, name=None))),
         "jain": jain(counts),
         "least_to_most": min(counts) / max(counts) if max(counts) else 0.0,
         "answers": dict(zip(loaded.vehicles, counts, strict=True)),
