@@ -143,7 +143,7 @@ SECONDS ?= 120
 fuzz: dev
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# Skylane beside Triton, Ray Serve, BentoML, LitServe and MLServer; 10 GB of environments the first time.
+# Skylane beside Triton, Ray Serve, BentoML, LitServe and MLServer; up to 11 GB of environments the first time.
 peers: dev
 	@$(BIN)/python -m bench peers --prepare
 	@$(BIN)/python -m bench peers
