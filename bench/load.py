@@ -197,19 +197,19 @@ def even_turns(rates_hz: Sequence[float]) -> list[Iterator[int]]:
     return [map(phase_ns.__add__, uniform_ns(rate_hz)) for phase_ns, rate_hz in zip(phases_ns, rates_hz, strict=True)]
 
 
-class MaskComparison:
-    """Compares every mask with that of a direct call for the same image. A FrameListener."""
+class WrongPixels:
+    """Counts the pixels in which masks differ from that of a direct call for the same image. A FrameListener."""
 
     def __init__(self, masks: Sequence[Pixels]) -> None:
         """`masks`: H×W class ids of each image that the vehicles send in turn."""
         self._masks = masks
-        self.wrong_pixels = 0  # Of all masks.
+        self.count = 0  # In all masks.
 
     def __call__(self, record: FrameRecord, result: ModelResult | None) -> None:
         """See FrameListener."""
         if result is not None:
             mask = self._masks[record.id.sequence % len(self._masks)]
-            self.wrong_pixels += int(np.count_nonzero(np.asarray(result.result) != mask))
+            self.count += int(np.count_nonzero(np.asarray(result.result) != mask))
 
 
 def measure_gateway(plan: GatewayPlan, run: BenchRun) -> dict[str, Any]:
@@ -220,10 +220,10 @@ def measure_gateway(plan: GatewayPlan, run: BenchRun) -> dict[str, Any]:
     rounds = []
     for number in range(plan.rounds):
         run.step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
-        comparison = MaskComparison(masks)
-        loaded = worker.load(islice(cycle(plan.transports), plan.clients), f"round-{number}", comparison)
+        wrong = WrongPixels(masks)
+        loaded = worker.load(islice(cycle(plan.transports), plan.clients), f"round-{number}", wrong)
         run.step(f"round {number + 1} of {plan.rounds}: the bare engine")
-        rounds.append(gateway_round(loaded, worker.bare.round_hz(), comparison.wrong_pixels))
+        rounds.append(gateway_round(loaded, worker.bare.round_hz(), wrong.count))
     return {
         "plan": harness.plan_record(plan),
         "clients": loaded.vehicles,

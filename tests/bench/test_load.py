@@ -10,7 +10,7 @@ from bench.fleet.run_record import read_frames
 from bench.fleet.vehicle import VehicleGroup
 from bench.load import (
     LoadedRound,
-    MaskComparison,
+    WrongPixels,
     SaturationPlan,
     even_turns,
     gateway_round,
@@ -52,14 +52,14 @@ def test_vehicles_send_images_in_turn_and_every_mask_is_compared(mosquitto_url: 
     """Each vehicle has its own rate; one wrong pixel per mask must be counted, and right masks must not be."""
     model = f"load-{uuid4().hex[:8]}"
     messages, masks = zip(*(_image(model, seed) for seed in range(3)), strict=True)
-    wrong = [mask.copy() for mask in masks]
-    for mask in wrong:
+    others = [mask.copy() for mask in masks]
+    for mask in others:
         mask[0, 0] ^= 1
-    comparisons = [MaskComparison(masks), MaskComparison(wrong)]
+    wrong = [WrongPixels(masks), WrongPixels(others)]
     settings = NullWorkerSettings(worker=model, model=model, height=HEIGHT, width=WIDTH, labels_from_pixels=True)
     configs = [EdgeConfig(vehicle=f"vehicle-{each}", broker=mosquitto_url, model=model, window=8) for each in (1, 2)]
     with NullWorkerProcess(mosquitto_url, settings), VehicleGroup() as group:
-        group.connect(configs, tmp_path, lambda _: messages, *comparisons)
+        group.connect(configs, tmp_path, lambda _: messages, *wrong)
         begin_ns, end_ns = group.play(even_turns([50.0, 20.0]), 1.0)
     assert end_ns - begin_ns == _S
     frames = read_frames(tmp_path)
@@ -67,7 +67,7 @@ def test_vehicles_send_images_in_turn_and_every_mask_is_compared(mosquitto_url: 
     answered = frames[frames["outcome"] == Outcome.ANSWERED]
     assert len(answered)
     assert (answered["batched_ns"] <= answered["inferred_ns"]).all()
-    assert [each.wrong_pixels for each in comparisons] == [0, len(answered)]
+    assert [each.count for each in wrong] == [0, len(answered)]
 
 
 def _round(answered_s: dict[str, list[float]], **outcomes: int) -> LoadedRound:
