@@ -10,8 +10,8 @@ from bench.fleet.run_record import read_frames
 from bench.fleet.vehicle import VehicleGroup
 from bench.load import (
     LoadedRound,
-    WrongPixels,
     SaturationPlan,
+    WrongPixels,
     even_turns,
     gateway_round,
     offered_rates_hz,
