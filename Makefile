@@ -71,11 +71,11 @@ RESULTS := build/results
 results: dev
 	@.ci/install-real-parts
 	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
-	$(BIN)/python -m bench overhead --rounds 4 --frames 15 --json >$(RESULTS)/overhead.json
-	$(BIN)/python -m bench transports --models models --rounds 3 --frames 16 --json $(RESULTS)/transports-jpeg.json
-	$(BIN)/python -m bench transports --models models --rounds 3 --frames 16 --codec raw --json $(RESULTS)/transports-raw.json
+	$(BIN)/python -m bench overhead --rounds 4 --frames 15 --json $(RESULTS)/overhead.json
+	$(BIN)/skylane study run configs/studies/transports.yaml --models models --seed 2026 --out $(RESULTS)/transports
+	PYTHONPATH=. $(BIN)/python docs/transport_results.py $(RESULTS)/transports $(RESULTS)
 	$(BIN)/python -m bench baselines --rounds 2 --frames 10 --json $(RESULTS)/baselines.json
-	$(BIN)/python -m bench saturation --models models --rounds 2 --seconds 10 --json >$(RESULTS)/saturation.json
+	$(BIN)/python -m bench saturation --models models --rounds 2 --seconds 10 --json $(RESULTS)/saturation.json
 	$(BIN)/python -m bench gateway --models models --seconds 8 --rounds 3 --json $(RESULTS)/gateway.json
 	$(BIN)/skylane study run docs/results/data/link.yaml --models models --seed 2026 --out $(RESULTS)/link
 	$(BIN)/skylane report $(RESULTS)/link --json >$(RESULTS)/link.json
@@ -103,13 +103,9 @@ bench: dev
 	@$(BIN)/python -m bench overhead --isolate
 	@$(BIN)/python -m bench overhead --codec raw
 	@$(BIN)/python -m bench tensorflow
-	@$(BIN)/python -m bench engines
 	@$(BIN)/python -m bench saturation
 	@$(BIN)/python -m bench failover
-	@$(BIN)/python -m bench swap
 	@$(BIN)/python -m bench tls
-	@$(BIN)/python -m bench transports
-	@$(BIN)/python -m bench transports --codec raw
 	@$(BIN)/python -m bench gateway
 	@$(BIN)/python -m bench baselines
 	@$(BIN)/python -m bench batch
@@ -147,7 +143,7 @@ SECONDS ?= 120
 fuzz: dev
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
-# Skylane beside Triton, Ray Serve, BentoML, LitServe, MLServer and TorchServe; 11 GB of environments the first time.
+# Skylane beside Triton, Ray Serve, BentoML, LitServe and MLServer; up to 11 GB of environments the first time.
 peers: dev
 	@$(BIN)/python -m bench peers --prepare
 	@$(BIN)/python -m bench peers

@@ -1,18 +1,13 @@
-"""`python -m bench batch`: what a batch over a library of bags costs beside its inference, and what it survives.
+"""`python -m bench batch`: what a batch over a library of bags costs beside its inference.
 
 The candidates are the executors, and the engine alone in as many processes: they call the model directly with prepared
-frames, and do nothing else. On request, the benchmark also kills processes of a batch at random and compares its results
-with those of an undisturbed one, and compares the memory of a batch for few and many bags.
+frames, and do nothing else.
 """
 
-import hashlib
 import os
-import random
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -33,12 +28,11 @@ from ops.batch.executors.local import process_count
 from ops.batch.frames import PreparedFrame
 from ops.batch.library import Library, scan
 from ops.batch.plan import BatchPlan
-from ops.batch.run import RECORD_NAME, run_batch
+from ops.batch.run import run_batch
 from ops.batch.settings import BatchSettings
 from ops.batch.steps import decode_bag
-from ops.processes.child import BenchError, Child, cli_flags, serve
+from ops.processes.child import BenchError, Child, serve
 from rosbag_tools.drive.recording import SEED, sample_bag
-from shared.files import file_sha256
 from shared.flags import WholeRange
 from shared.runtime import memory
 from shared.runtime.machine import usable_cores
@@ -49,12 +43,6 @@ _HZ, _CPU_MS = "hz", "cpu_ms"  # Frames per second, and processor time per frame
 _TARGETS = {"local": (BARE, 0.93), "ray": ("local", 0.95)}  # By executor: the candidate to divide by, the least ratio.
 _LIBRARIES = ("ray", "pyarrow", "rosbags", "tensorflow")
 _BARE_IMAGES = 8
-_COMMAND_SHARE = 0.3  # Share of the kills that hit the command itself; the others hit one of its processes.
-_PAUSE_S = (0.5, 6.0)  # Range of the time between two kills: shorter and longer than loading the model.
-_PATIENCE_RUNS = 200
-_FEW_BAGS = 5
-_SMALL_FRAMES, _SMALL_WIDTH, _SMALL_HEIGHT = 10, 484, 304  # Bags for the comparison of memory.
-_SAMPLE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +62,6 @@ class BatchBenchPlan:
     bags: int = harness.number(4, 1, 1000, "Bags of the library.")
     frames: int = harness.frames(40, text="Frames of each bag.")
     rounds: int = harness.rounds(3, 100)
-    kills: int = harness.number(0, 0, 1000, "Also kill so many random processes, and compare the results. [0: do not]")
-    memory_bags: int = harness.number(0, 0, 1000, "Also compare the memory for 5 and so many small bags. [0: do not]")
 
 
 def measure(plan: BatchBenchPlan, run: BenchRun) -> dict[str, Any]:
@@ -85,7 +71,7 @@ def measure(plan: BatchBenchPlan, run: BenchRun) -> dict[str, Any]:
     model does not count: it takes the same seconds for any library.
     """
     settings = BatchSettings(
-        library=_drives(run, "library", plan.bags, partial(sample_bag, plan.frames)),
+        library=_drives(run, plan.bags, plan.frames),
         out=run.folder / "out",
         model=plan.model,
         repository=plan.models,
@@ -103,26 +89,21 @@ def measure(plan: BatchBenchPlan, run: BenchRun) -> dict[str, Any]:
     for name in plan.executors or EXECUTORS:
         candidates[name] = partial(_batch, settings.model_copy(update={"executor": name}), run.folder)
     comparison = harness.compare(candidates, plan.rounds, run.step, may_fail=set(EXECUTORS) - {"local"})
-    result = {
+    return {
         "settings": {**harness.plan_record(plan), "processes": processes},
         "versions": {name: _version(name) for name in _LIBRARIES},
         "medians": {name: comparison.medians(name) for name in comparison.names},
         "ratios": _ratios(comparison),
         "failed": comparison.failed,
     }
-    if plan.kills:
-        result["kills"] = _kill(settings, plan.kills, run)
-    if plan.memory_bags:
-        result["memory"] = {"peak_mb": _memory(settings, plan.memory_bags, run)}
-    return result
 
 
-def _drives(run: BenchRun, name: str, bags: int, render: Callable[..., Path]) -> Path:
+def _drives(run: BenchRun, bags: int, frames: int) -> Path:
     """Fills a folder with different drives, which are rendered once and linked."""
-    folder = run.folder / name
+    folder = run.folder / "library"
     for number in range(bags):
         run.step(f"drive {number + 1} of {bags}")
-        shutil.copytree(render(seed=SEED + number), folder / f"drive-{number}", copy_function=_link)
+        shutil.copytree(sample_bag(frames, seed=SEED + number), folder / f"drive-{number}", copy_function=_link)
     return folder
 
 
@@ -241,114 +222,6 @@ def _version(name: str) -> str | None:
     return None
 
 
-def _kill(settings: BatchSettings, kills: int, run: BenchRun) -> dict[str, Any]:
-    """Kills random processes with SIGKILL, and starts the command again until it is complete; compares the results.
-
-    If the batch completes before all kills, it begins anew.
-
-    Raises:
-        BenchError: it does not complete.
-    """
-    calm = run.folder / "calm"
-    if _start(settings, calm).wait():
-        raise BenchError("an undisturbed batch failed: run `skylane batch` to see why")
-    expected = _digest(calm)
-    source = random.Random(SEED)
-    killed, runs, rounds, equal = {"command": 0, "process": 0}, 0, 0, 0
-    while sum(killed.values()) < kills:
-        out = run.folder / f"killed-{rounds}"
-        rounds += 1
-        for _ in range(_PATIENCE_RUNS):
-            run.step(f"kill {sum(killed.values()) + 1} of {kills}")
-            runs += 1
-            if _run_killed(settings, out, kills, killed, source):
-                break
-        else:
-            raise BenchError(f"a batch under kills is not complete after {_PATIENCE_RUNS} runs")
-        equal += _digest(out) == expected
-    return {"kills": killed, "runs": runs, "rounds": rounds, "equal": equal}
-
-
-def _run_killed(settings: BatchSettings, out: Path, kills: int, killed: dict[str, int], source: random.Random) -> bool:
-    """Runs a batch and kills until all kills are made; returns whether it was complete."""
-    process = _start(settings, out)
-    try:
-        while process.poll() is None:
-            if sum(killed.values()) >= kills:
-                return process.wait() == 0
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(source.uniform(*_PAUSE_S))
-                continue
-            workers = _workers(process.pid)
-            if source.random() < _COMMAND_SHARE:
-                process.kill()
-                killed["command"] += 1
-            elif workers:
-                with suppress(psutil.NoSuchProcess):
-                    source.choice(workers).kill()
-                    killed["process"] += 1
-        return process.wait() == 0 and (out / RECORD_NAME).is_file()
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _workers(pid: int) -> Sequence[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        return [each for each in psutil.Process(pid).children() if "spawn_main" in " ".join(each.cmdline())]
-    return []
-
-
-def _digest(out: Path) -> str:
-    """Returns a digest of the names and contents of all files that a batch has written, but its lock and its record."""
-    files = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
-    result = hashlib.sha256()
-    for name in sorted(files.keys() - {".lock"}):
-        result.update(f"{name} {file_sha256(files[name])}\n".encode())
-    return result.hexdigest()
-
-
-def _memory(settings: BatchSettings, bags: int, run: BenchRun) -> dict[str, float]:
-    """Returns the peak memory of a batch, all processes together, for few and many small bags."""
-    peaks_mb = {}
-    render = partial(sample_bag, _SMALL_FRAMES, width=_SMALL_WIDTH, height=_SMALL_HEIGHT)
-    for count in (_FEW_BAGS, bags):
-        small = settings.model_copy(update={"library": _drives(run, f"small-{count}", count, render)})
-        run.step(f"memory for {count} bags")
-        peaks_mb[str(count)] = _peak_mb(_start(small, run.folder / f"small-out-{count}"))
-    return peaks_mb
-
-
-def _start(settings: BatchSettings, out: Path) -> "subprocess.Popen[bytes]":
-    flags = cli_flags(
-        model=settings.model,
-        models=settings.repository,
-        threads=settings.threads,
-        processes=settings.processes,
-        engine=settings.engine,
-        out=out,
-    )
-    command = [sys.executable, "-P", "-m", "skylane", "batch", str(settings.library), *flags]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _peak_mb(process: "subprocess.Popen[bytes]") -> float:
-    """Waits for a batch; returns the largest sum of the memory of its processes."""
-    peak = 0
-    while process.poll() is None:
-        total = 0
-        with suppress(psutil.NoSuchProcess):
-            command = psutil.Process(process.pid)
-            for each in (command, *command.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    total += each.memory_info().rss
-        peak = max(peak, total)
-        time.sleep(_SAMPLE_S)
-    if process.returncode:
-        raise BenchError("a batch of small bags failed: run `skylane batch` to see why")
-    return peak / 1e6
-
-
 def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     settings = result["settings"]
     split = f"{settings['processes']} processes × {settings['threads']} threads"
@@ -368,16 +241,6 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         if (ratio := result["ratios"].get(f"{name} / {reference}")) is not None:
             yield harness.target_line(f"{name} / {reference}", ratio["hz"]["by_round"], target)
     yield from (f"{name}: failed {reason}" for name, reason in result["failed"].items())
-    if "kills" in result:
-        record = result["kills"]
-        killed = record["kills"]
-        yield (
-            f"{killed['process']} processes and {killed['command']} commands killed, {record['runs']} runs until "
-            f"{record['rounds']} batches were complete: {record['equal']} with the bytes of an undisturbed one"
-        )
-    if "memory" in result:
-        peaks = ", ".join(f"{peak:.0f} MB for {bags} bags" for bags, peak in result["memory"]["peak_mb"].items())
-        yield f"peak memory of all processes: {peaks}"
     yield ", ".join(f"{name} {found}" for name, found in result["versions"].items() if found)
 
 

@@ -11,19 +11,15 @@ BENCHES = {
         ("baselines", "bench.baselines.cli", "Compare with the original systems."),
         ("batch", "bench.batch", "Compare `skylane batch` with the engine alone."),
         ("codecs", "bench.codecs", "Compare codecs of frames: accuracy, bytes and time."),
-        ("engines", "bench.engines", "Compare OpenVINO with TensorFlow, bare and end to end."),
         ("failover", "bench.failover", "Kill or stop a worker while vehicles play."),
         ("fleet", "bench.fleet.fleet_bench", "Let 1 to 200 vehicles send frames to 1 to 8 workers."),
         ("freshness", "bench.freshness.freshness_bench", "Compare presenters on recorded drives."),
         ("gateway", "bench.load", "Run clients at all endpoints of one worker at once."),
-        ("link", "bench.link", "Measure how accurate emulated links are."),
         ("overhead", "bench.overhead", "Compare the whole round trip with direct inference."),
         ("peers", "bench.peers.cli", "Compare with other serving systems."),
         ("saturation", "bench.load", "Offer a worker more than it can do."),
-        ("swap", "bench.model_swap", "Swap the version of a model repeatedly while vehicles play."),
         ("tensorflow", "bench.tensorflow_variants", "Compare variants of running a frozen graph."),
         ("tls", "bench.tls", "Compare a broker with TLS with a plain one."),
-        ("transports", "bench.transports", "Compare the transports to the same worker."),
     )
 }
 

@@ -296,4 +296,4 @@ def _text(estimate: Mapping[str, float | None], factor: float, spec: str) -> str
     return f"{value:{spec}}" + ("" if low is None or high is None else f"\n{low:{spec}} to {high:{spec}}")
 
 
-codecs = harness.bench_command("codecs", CodecPlan, measure, tables, json=harness.JSON_FILE)
+codecs = harness.bench_command("codecs", CodecPlan, measure, tables)

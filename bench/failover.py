@@ -41,7 +41,7 @@ class FailoverPlan:
     workers: int = harness.number(3, 2, 16, "Number of workers.")
     rounds: int = harness.rounds(2, 100)
     frames: int = harness.frames(60, 10, "Frames per vehicle and run.")
-    window: int = harness.vehicle_window()
+    window: int = harness.number(2, 1, 64, "Unanswered frames per vehicle.")
 
 
 @dataclass(slots=True)

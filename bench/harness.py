@@ -20,9 +20,8 @@ import click
 import psutil
 from rich.console import Console, RenderableType
 
-from analysis.statistics.samples import PERCENTILES, spread
+from analysis.statistics.samples import spread
 from cloud.models.engine_benchmark import turns
-from ops.broker.broker import BrokerKind
 from rosbag_tools.drive.recording import sample_bag
 from shared.errors import SkylaneError
 from shared.files import check_writable, write_file
@@ -30,22 +29,13 @@ from shared.flags import FiniteRange, WholeRange
 from shared.imaging.image_codecs import IMAGE_CODECS
 from shared.models.repository import default_root
 from shared.quiet import progress_console
-from shared.runlog import percentiles
 from shared.runlog.latency_table import PARTS
 from shared.runlog.mean_interval import MIN_RUNS
 from shared.runtime.machine import machine
 from shared.stages import Stage
-from shared.terminal_table import Table, result_table
 
 TOTAL, OVERHEAD = "total", "overhead"  # The overhead is the total time of a frame without its inference.
 EXISTING_PATH = click.Path(exists=True, path_type=Path)
-SERVER_COUNT = WholeRange(1, 32)
-JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print only the result, as JSON.")
-JSON_FILE = click.Option(
-    ["--json", "path"],
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the result to this file as JSON.",
-)
 _OPTION, _DRIVE = "option", "drive"
 _LIBRARIES = ("python", "tensorflow", "numpy", "paho-mqtt")
 
@@ -69,24 +59,29 @@ def bench_command(
     plan: type[Any],
     measure: Callable[[Any, BenchRun], dict[str, Any]],
     tables: Callable[[Mapping[str, Any]], Iterable[RenderableType]],
-    *,
-    json: click.Option = JSON_FLAG,
 ) -> click.Command:
     """Returns the command of a benchmark, with an option for every field of its plan that is an `option`.
 
     `measure` returns the JSON output without the machine, and its docstring is the command's help; `tables` yields what is
-    printed instead of the JSON. The exit code is 1 if the output has `failures`.
+    printed. The exit code is 1 if the output has `failures`.
     """
+    json = click.Option(
+        ["--json", "path"],
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the result to this file as JSON.",
+    )
     drives = {each.name: each.metadata[_DRIVE] for each in fields(plan) if _DRIVE in each.metadata}
 
-    def run(*, as_json: bool = False, path: Path | None = None, **settings: Any) -> None:
+    def run(*, path: Path | None = None, **settings: Any) -> None:
         if path is not None:
             check_writable(path, "--json")
         for bag_name, drive_frames in drives.items():
             settings[bag_name] = settings[bag_name] or sample_bag(drive_frames or settings["frames"])
         with progress_console().status("preparing") as status, BenchRun(status.update) as bench_run:
             result = {**measure(plan(**settings), bench_run), "machine": machine()}
-        show(result, tables(result), as_json=as_json, path=path)
+        if path is not None:
+            write_file(path, dumps(result, indent=2))
+        show(result, tables(result))
         if result.get("failures"):
             sys.exit(1)
 
@@ -155,12 +150,6 @@ def codec() -> Any:
     return option("jpeg", type=click.Choice([*IMAGE_CODECS]), show_default=True, help="Image codec.")
 
 
-def broker() -> Any:
-    """The kind of broker."""
-    kinds = click.Choice([kind.value for kind in BrokerKind])
-    return option(BrokerKind.AUTO.value, flag="--broker", type=kinds, help="Kind of broker to start.")
-
-
 def choices(known: Iterable[str], default: tuple[str, ...], text: str, flag: str, **keywords: Any) -> Any:
     """Some of the known names; the option is repeatable."""
     return option(default, flag=flag, multiple=True, type=click.Choice([*known]), help=text, **keywords)
@@ -169,11 +158,6 @@ def choices(known: Iterable[str], default: tuple[str, ...], text: str, flag: str
 def throughput_window() -> Any:
     """The frames in flight while throughput is measured."""
     return number(4, 1, 64, "Unanswered frames while throughput is measured.")
-
-
-def vehicle_window() -> Any:
-    """The frames in flight of each vehicle, which always fills its window, so that every lost frame shows."""
-    return number(2, 1, 64, "Unanswered frames per vehicle.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,18 +308,8 @@ def processor_s(pids: Iterable[int]) -> float:
     return total_s
 
 
-def show(
-    result: Mapping[str, Any], parts: Iterable[RenderableType], *, as_json: bool = False, path: Path | None = None
-) -> None:
-    """Prints the tables and lines of a result, the machine and the engine; or, if `as_json`, only the result as JSON.
-
-    `path`: file that receives the JSON as well.
-    """
-    if path is not None:
-        write_file(path, dumps(result, indent=2))
-    if as_json:
-        click.echo(dumps(result, indent=2))
-        return
+def show(result: Mapping[str, Any], parts: Iterable[RenderableType]) -> None:
+    """Prints the tables and lines of a result, the machine and the engine."""
     console = Console()
     for part in parts:
         console.print(part, highlight=False, markup=False)
@@ -349,13 +323,6 @@ def machine_line(machine: Mapping[str, Any], broker: str | None = None) -> str:
     versions = ", ".join(f"{name} {machine[name]}" for name in _LIBRARIES)
     parts = (f"{machine['processor']}, {machine['cores']} cores", broker, versions)
     return "; ".join(part for part in parts if part)
-
-
-def spread_table(title: str, rows: Mapping[str, Mapping[str, Any]], digits: int = 2) -> Table:
-    """A table with one row of percentiles per measure, see `analysis.statistics.samples.spread`."""
-    cells = [(name, *(percentiles.shown(row[key], digits) for key in PERCENTILES)) for name, row in rows.items()]
-    note = percentiles.NOTE if any(percentiles.MISSING in row for row in cells) else ""
-    return result_table(title, {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)
 
 
 def span(values: Sequence[float], digits: int = 3) -> str:

@@ -1,72 +1,61 @@
 """`python -m bench gateway` and `python -m bench saturation`: what a worker does under the load of many vehicles.
 
-`gateway`: do clients at all endpoints of one worker at once get its whole throughput, fair shares and right masks? Each
-client keeps a few frames unanswered, and every mask is compared with that of a direct call.
+`gateway`: do vehicles at all endpoints of one worker at once get its whole throughput, fair shares and right masks? Each
+keeps a few frames unanswered, and every mask is compared with that of a direct call.
 
 `saturation`: what becomes of the frames if vehicles offer more than the worker can do? They offer a multiple of its
 capacity by a schedule, with equal rates or with one greedy vehicle, and frames have a deadline.
 
-The clients are threads of this process, whose frames are encoded beforehand, because in reality the vehicles' computers do
-that work. Rounds alternate with direct calls of the engine. A change of the machine's speed between two rounds distorts the
-ratio to the bare engine, but not the share of time in which the engine was busy.
+The vehicles are those of `bench.fleet.vehicle`, and their logs say what became of the frames. Rounds alternate with direct
+calls of the engine. A change of the machine's speed between two rounds distorts the ratio to the bare engine, but not the
+share of time in which the engine was busy.
 """
 
-import heapq
-import queue
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice, product
 from pathlib import Path
 from statistics import median
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
-from msgspec.structs import replace
+import pandas as pd
 
+from analysis.logs.frame_accounting import FrameAccounts
 from analysis.statistics.samples import busy_share, jain, max_min_shares, spread
 from bench import harness
+from bench.fleet.run_record import read_frames
+from bench.fleet.vehicle import Span, VehicleGroup
 from bench.harness import BenchRun
 from cloud.models.loader import ModelLoader
-from edge.transports.transport import MQTT, TRANSPORTS, Transport
+from edge.config import EdgeConfig
+from edge.frame_record import FrameListener, FrameRecord
+from edge.pacing import uniform_ns
+from edge.transports.transport import MQTT, TRANSPORTS
 from ops.processes.child import cli_flags
 from ops.processes.deployment import Deployment
 from ops.processes.playback import BareEngine, PlaybackSettings, encoded_frames, model_inputs
 from rosbag_tools.drive.recording import sample_bag
-from shared import clock
-from shared.clock import Deadline
 from shared.flags import WholeRange
 from shared.imaging.frames import Pixels
-from shared.messages.frame import FrameMessage, Status
-from shared.messages.topics import FrameId
+from shared.logs import configure_logging
+from shared.messages.results import ModelResult
 from shared.models.manifest import Placement, Precision
 from shared.models.repository import Repository
 from shared.runlog.latency_log import Outcome
 from shared.runlog.percentiles import NOTE, shown
-from shared.stages import Stage, Stamp
-from shared.task import DEFAULT_TASK, task_named
 from shared.terminal_table import Table, result_table
-from shared.threads import ThreadGroup
 
 _GATEWAY_TARGET = 0.93  # Answered frames per second divided by those of the bare engine.
 _SATURATION_TARGET = 0.95  # Frames answered in time divided by the capacity of the bare engine.
 _JAIN_TARGET = 0.98
 _GATEWAY_IMAGES, _SATURATION_IMAGES = 8, 20
-_WARM_UP_S = 2.0  # Start of a round that is not counted, until every client has sent its window or the queue is full.
+_WARM_UP_S = 2.0  # Start of a round that is not counted, until every vehicle has sent its window or the queue is full.
 _EQUAL, _GREEDY = "equal", "greedy"  # A greedy round has one vehicle with a higher rate.
 _GREEDY_FACTOR = 10.0  # Rate of the greedy vehicle divided by that of each other vehicle.
-_UNREACHABLE = "unreachable"  # A closed loop drops only frames that no worker received.
-_CAMERA = "front"
-_GRACE_S = 2.0  # Time after the deadline until a frame counts as lost, as in the vehicle node.
 _LOST_AFTER_S = 60.0  # Without a deadline.
-_CONNECT_TIMEOUT_S = 30.0
-_POLL_S = 0.05
-
-Span = tuple[int, int]  # Begin and end by `shared.clock`.
+_UNREACHABLE = "unreachable"  # A closed loop drops only frames that no worker received.
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,150 +99,34 @@ class SaturationPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadImage:
-    """An image as it is sent, and the model's mask for it: H×W class ids from a direct call, or None."""
+class LoadedRound:
+    """What became of the frames of a round."""
 
-    message: FrameMessage
-    mask: Pixels | None = None
+    frames: pd.DataFrame  # See `read_frames`.
+    accounts: FrameAccounts
+    vehicles: Mapping[str, str]  # Transports by vehicle.
+    span_ns: Span  # The time in which frames were sent.
 
+    @property
+    def seconds(self) -> float:
+        """The duration without the warm-up."""
+        return (self.span_ns[1] - self.span_ns[0]) / 1e9 - _WARM_UP_S
 
-@dataclass(slots=True)
-class ClientTally:
-    """The outcomes of one client's frames; they sum to `offered`."""
+    def answers(self) -> list[int]:
+        """Returns each vehicle's number of results in time that arrived in the time of sending without the warm-up."""
+        arrived_ns, begin_ns = self.answered["returned_ns"], self.span_ns[0] + round(_WARM_UP_S * 1e9)
+        counted = self.answered[(arrived_ns >= begin_ns) & (arrived_ns < self.span_ns[1])]["vehicle"].value_counts()
+        return [int(counted.get(name, 0)) for name in self.vehicles]
 
-    name: str
-    transport: str
-    offered: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)  # By `shared.runlog.latency_log.Outcome`.
-    answered_ns: list[int] = field(default_factory=list)  # Arrival time of each mask that came in time.
-    latencies_ms: list[float] = field(default_factory=list)  # Time from due to arrival of the same masks.
-    inferences: list[tuple[int, int]] = field(default_factory=list)  # Begin and end of each, ns by the worker's clock.
-    wrong_pixels: int = 0  # Sum over all masks.
+    @property
+    def answered(self) -> pd.DataFrame:
+        """The frames with a result in time."""
+        return self.frames[self.frames["outcome"] == Outcome.ANSWERED]
 
-
-@dataclass(slots=True)
-class LoadClient:
-    """One vehicle at one endpoint; only one thread uses it."""
-
-    tally: ClientTally
-    session: str
-    transport: Transport
-    images: Sequence[LoadImage]  # Sent in a loop.
-    window: int  # Unanswered frames.
-    deadline_ms: float | None = None  # Time from due to the mask.
-    _open: dict[FrameId, tuple[LoadImage, int]] = field(default_factory=dict)  # Unanswered frames and their due times.
-    _undelivered: "queue.SimpleQueue[FrameId]" = field(default_factory=queue.SimpleQueue)
-
-    def offer(self, due_ns: int) -> None:
-        """Sends a frame that is due, or drops it if the window is full."""
-        while self._receive(0):
-            pass
-        if len(self._open) < self.window:
-            self._send(due_ns)
-        else:
-            self.tally.offered += 1
-            self.tally.outcomes[Outcome.DROPPED] += 1
-
-    def keep_window_full(self, stop: threading.Event) -> None:
-        """Sends frames until `stop` is set, then waits for the last replies; the body of a thread."""
-        while not stop.is_set():
-            while len(self._open) < self.window:
-                self._send(clock.now_ns())
-            self._receive(_POLL_S)
-        self.finish()
-
-    def finish(self) -> None:
-        """Waits until every frame is answered or lost."""
-        while self._open:
-            self._receive(_POLL_S)
-
-    def _send(self, due_ns: int) -> None:
-        self.tally.offered += 1
-        image = self.images[self.tally.offered % len(self.images)]
-        frame_id = FrameId(self.tally.name, _CAMERA, self.session, self.tally.offered)
-        node = f"edge/{self.tally.name}/{self.session}"
-        stamps = (Stamp(Stage.DUE, node, due_ns), Stamp(Stage.SENT, node, clock.now_ns()))
-        deadline = Deadline.NEVER if self.deadline_ms is None else Deadline(due_ns + round(self.deadline_ms * 1e6))
-        message = replace(image.message, id=frame_id, stamps=stamps, deadline=deadline)
-        self._open[frame_id] = image, due_ns
-        self.transport.send(message, self.transport.pack(message), lambda _: self._undelivered.put(frame_id))
-
-    def _receive(self, timeout_s: float) -> bool:
-        """Counts the next reply, and frames that nobody received or answered; False if there was no reply in time."""
-        while not self._undelivered.empty():
-            self._close(self._undelivered.get(), Outcome.DROPPED)
-        limit_s = _LOST_AFTER_S if self.deadline_ms is None else self.deadline_ms / 1e3 + _GRACE_S
-        lost_before_ns = clock.now_ns() - round(limit_s * 1e9)
-        for frame_id in [frame_id for frame_id, (_, due_ns) in self._open.items() if due_ns < lost_before_ns]:
-            self._close(frame_id, Outcome.LOST)
-        try:
-            reply = self.transport.replies.get(block=timeout_s > 0, timeout=timeout_s)
-        except queue.Empty:
-            return False
-        if reply is None:
-            return True
-        result = reply.read()
-        image, due_ns = self._open.get(result.id, (None, 0))
-        if image is None:
-            return True  # The frame was already counted as lost.
-        took_ms = (reply.returned_ns - due_ns) / 1e6
-        if result.status is Status.ANSWERED and self.deadline_ms is not None and took_ms > self.deadline_ms:
-            self._close(result.id, Outcome.EXPIRED)
-            return True
-        self._close(result.id, result.status)
-        if result.status is Status.ANSWERED:
-            self.tally.answered_ns.append(reply.returned_ns)
-            self.tally.latencies_ms.append(took_ms)
-            times_ns = {stamp.stage: stamp.at_ns for stamp in result.stamps}
-            self.tally.inferences.append((times_ns[Stage.BATCHED], times_ns[Stage.INFERRED]))
-            if image.mask is not None:
-                mask = task_named(DEFAULT_TASK).decode(result.data, result.codec, result.shape)
-                self.tally.wrong_pixels += int(np.count_nonzero(np.asarray(mask) != image.mask))
-        return True
-
-    def _close(self, frame_id: FrameId, outcome: str) -> None:
-        if self._open.pop(frame_id, None) is not None:
-            self.tally.outcomes[outcome] += 1
-
-
-def run_closed_loop(clients: Sequence[LoadClient], seconds: float) -> Span:
-    """Keeps the windows of all clients full for a time."""
-    stop = threading.Event()
-    threads = ThreadGroup(stop.set)
-    begin_ns = clock.now_ns()
-    for client in clients:
-        threads.start(client.tally.name, partial(client.keep_window_full, stop))
-    stop.wait(seconds)
-    stop.set()
-    end_ns = clock.now_ns()
-    threads.join(2 * _LOST_AFTER_S)
-    return begin_ns, end_ns
-
-
-def run_open_loop(clients: Sequence[LoadClient], rates_hz: Sequence[float], seconds: float) -> Span:
-    """Offers frames at each client's rate for a time, and waits for the last replies; returns the time of the offer.
-
-    Frames are due by a schedule that does not depend on earlier replies, and their latency counts from then. The clients'
-    schedules are spread evenly, so that clients with equal rates take turns.
-    """
-    begin_ns = clock.now_ns()
-    end_ns = begin_ns + round(seconds * 1e9)
-    due = [
-        (begin_ns + round(1e9 * place / len(clients) / rate_hz), place)
-        for place, rate_hz in enumerate(rates_hz)
-        if rate_hz > 0
-    ]
-    heapq.heapify(due)
-    pause = threading.Event()
-    while due and due[0][0] < end_ns:
-        due_ns, place = due[0]
-        if (wait_ns := due_ns - clock.now_ns()) > 0:
-            pause.wait(wait_ns / 1e9)
-        clients[place].offer(due_ns)
-        heapq.heapreplace(due, (due_ns + round(1e9 / rates_hz[place]), place))
-    for client in clients:
-        client.finish()
-    return begin_ns, end_ns
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """The number of frames by outcome, of those that occurred."""
+        return {name: count for name, count in self.accounts.by_outcome.items() if count}
 
 
 class _LoadedWorker:
@@ -283,51 +156,77 @@ class _LoadedWorker:
         self.model.warm_up()
         run.step("the bare engine")
         self.bare = BareEngine(self.model, self.inputs, plan.bare_frames)
-        self._window = plan.window
+        self._plan = plan
+        self._folder = run.folder
 
     def load(
         self,
-        images: Sequence[LoadImage],
         transports: Iterable[str],
-        offer: Callable[[Sequence[LoadClient]], Span],
+        name: str,
+        *on_ended: FrameListener,
+        rates_hz: Sequence[float] = (),
         deadline_ms: float | None = None,
-    ) -> tuple[list[ClientTally], Span]:
-        """Connects a client for each of the transports and lets them send; returns their tallies and the time of it.
+    ) -> LoadedRound:
+        """Lets a vehicle for each of the transports send for one round, whose logs get a folder of this name.
+
+        `rates_hz`: of each vehicle; empty: they keep their windows full. `on_ended` get every frame that has ended.
 
         Raises:
             SkylaneError: an endpoint cannot be reached.
         """
-        clients = []
-        with ExitStack() as stack:
-            for number, name in enumerate(transports, start=1):
-                vehicle, session = f"client-{number}", uuid4().hex[:12]
-                model = images[0].message.model
-                transport = self.deployment.transport(name, vehicle, session, model, window=self._window)
-                stack.enter_context(closing(transport))
-                transport.wait_for_card(_CONNECT_TIMEOUT_S)
-                tally = ClientTally(vehicle, name)
-                clients.append(LoadClient(tally, session, transport, images, self._window, deadline_ms))
-            span_ns = offer(clients)
-        return [client.tally for client in clients], span_ns
+        plan, folder = self._plan, self._folder / name
+        vehicles = {f"vehicle-{number:03d}": transport for number, transport in enumerate(transports, start=1)}
+        settings = {"model": plan.model, "window": plan.window, "retry": False, "deadline_ms": deadline_ms}
+        settings["answer_timeout_s"] = _LOST_AFTER_S
+        configs = [
+            EdgeConfig.model_validate({"vehicle": vehicle, **settings, **self.deployment.endpoint(transport)})
+            for vehicle, transport in vehicles.items()
+        ]
+        with VehicleGroup() as group:
+            group.connect(configs, folder, lambda _: self.messages, *on_ended)
+            span_ns = group.play(even_turns(rates_hz), _WARM_UP_S + plan.seconds)
+        accounts = FrameAccounts()
+        for vehicle in vehicles:
+            accounts.add(folder / vehicle)
+        return LoadedRound(read_frames(folder), accounts, vehicles, span_ns)
+
+
+def even_turns(rates_hz: Sequence[float]) -> list[Iterator[int]]:
+    """Returns schedules that are spread evenly, so that vehicles with equal rates take turns."""
+    phases_ns = [round(1e9 * place / len(rates_hz) / rate_hz) for place, rate_hz in enumerate(rates_hz)]
+    return [map(phase_ns.__add__, uniform_ns(rate_hz)) for phase_ns, rate_hz in zip(phases_ns, rates_hz, strict=True)]
+
+
+class WrongPixels:
+    """Counts the pixels in which masks differ from that of a direct call for the same image. A FrameListener."""
+
+    def __init__(self, masks: Sequence[Pixels]) -> None:
+        """`masks`: H×W class ids of each image that the vehicles send in turn."""
+        self._masks = masks
+        self.count = 0  # In all masks.
+
+    def __call__(self, record: FrameRecord, result: ModelResult | None) -> None:
+        """See FrameListener."""
+        if result is not None:
+            mask = self._masks[record.id.sequence % len(self._masks)]
+            self.count += int(np.count_nonzero(np.asarray(result.result) != mask))
 
 
 def measure_gateway(plan: GatewayPlan, run: BenchRun) -> dict[str, Any]:
     """Run clients at all endpoints of one worker at once: throughput, fairness, and every mask compared."""
+    configure_logging(level="error")  # A frame that no worker received is a warning.
     worker = _LoadedWorker(run, plan, plan.transports, _GATEWAY_IMAGES, instances=plan.instances)
-    images = [
-        LoadImage(message, worker.model.predict(np.asarray(image, np.uint8)[None])[0])
-        for message, image in zip(worker.messages, worker.inputs, strict=True)
-    ]
-    offer = partial(run_closed_loop, seconds=plan.seconds + _WARM_UP_S)
+    masks = [worker.model.predict(np.asarray(image, np.uint8)[None])[0] for image in worker.inputs]
     rounds = []
     for number in range(plan.rounds):
         run.step(f"round {number + 1} of {plan.rounds}: {plan.clients} clients")
-        tallies, span_ns = worker.load(images, islice(cycle(plan.transports), plan.clients), offer)
+        wrong = WrongPixels(masks)
+        loaded = worker.load(islice(cycle(plan.transports), plan.clients), f"round-{number}", wrong)
         run.step(f"round {number + 1} of {plan.rounds}: the bare engine")
-        rounds.append(gateway_round(tallies, span_ns, worker.bare.round_hz()))
+        rounds.append(gateway_round(loaded, worker.bare.round_hz(), wrong.count))
     return {
         "plan": harness.plan_record(plan),
-        "clients": {tally.name: tally.transport for tally in tallies},
+        "clients": loaded.vehicles,
         "rounds": rounds,
         **{key: median(each[key] for each in rounds) for key in ("ratio", "engine_busy", "jain")},
         "wrong_pixels": sum(each["wrong_pixels"] for each in rounds),
@@ -338,17 +237,17 @@ def measure_gateway(plan: GatewayPlan, run: BenchRun) -> dict[str, Any]:
 
 def measure_saturation(plan: SaturationPlan, run: BenchRun) -> dict[str, Any]:
     """Offer a worker more than it can do: frames answered in time, fairness, and outcomes of the other frames."""
+    configure_logging(level="error")  # Every frame without a result is a warning.
     worker = _LoadedWorker(run, plan, [MQTT], _SATURATION_IMAGES, precision=plan.precision)
-    images = [LoadImage(message) for message in worker.messages]
     rounds = []
     for number, load in product(range(plan.rounds), (_EQUAL, _GREEDY)):
         run.step(f"round {number + 1} of {plan.rounds}: {plan.vehicles} vehicles, {load}")
         rates_hz = offered_rates_hz(plan, worker.bare.hz, is_greedy=load == _GREEDY)
-        offer = partial(run_open_loop, rates_hz=rates_hz, seconds=_WARM_UP_S + plan.seconds)
         deadline_ms = plan.deadline_frames * 1e3 / worker.bare.hz
-        tallies, span_ns = worker.load(images, [MQTT] * plan.vehicles, offer, deadline_ms)
+        vehicles, name = [MQTT] * plan.vehicles, f"{load}-{number}"
+        loaded = worker.load(vehicles, name, rates_hz=rates_hz, deadline_ms=deadline_ms)
         run.step(f"round {number + 1} of {plan.rounds}: the bare engine")
-        rounds.append(saturation_round(load, rates_hz, tallies, span_ns, worker.bare.round_hz()))
+        rounds.append(saturation_round(load, rates_hz, loaded, worker.bare.round_hz()))
 
     def median_of(load: str, measure: str) -> float:
         return float(median(each[measure] for each in rounds if each["load"] == load))
@@ -374,39 +273,35 @@ def offered_rates_hz(plan: SaturationPlan, capacity_hz: float, *, is_greedy: boo
     return [plan.factor * capacity_hz * weight / sum(weights) for weight in weights]
 
 
-def gateway_round(tallies: Sequence[ClientTally], span_ns: Span, bare_hz: float) -> dict[str, Any]:
-    """Computes the results of a round; throughput and fairness count replies within its span after the warm-up."""
-    counts, seconds = _answers(tallies, span_ns)
-    answered_hz = sum(counts) / seconds
-    outcomes = {_UNREACHABLE if name == Outcome.DROPPED else name: n for name, n in _outcomes(tallies).items()}
+def gateway_round(loaded: LoadedRound, bare_hz: float, wrong_pixels: int) -> dict[str, Any]:
+    """Returns the results of a round; throughput and fairness count replies while frames are sent, after the warm-up."""
+    counts, answered = loaded.answers(), loaded.answered
+    answered_hz = sum(counts) / loaded.seconds
+    inferences = answered.loc[answered["inferred_ns"] > 0, ["batched_ns", "inferred_ns"]]
     return {
         "bare_hz": bare_hz,
         "answered_hz": answered_hz,
         "ratio": answered_hz / bare_hz,
         # The share of the time from the first to the last inference.
-        "engine_busy": busy_share([inference for tally in tallies for inference in tally.inferences]),
+        "engine_busy": busy_share(list(inferences.itertuples(index=False, name=None))),
         "jain": jain(counts),
         "least_to_most": min(counts) / max(counts) if max(counts) else 0.0,
-        "answers": {tally.name: count for tally, count in zip(tallies, counts, strict=True)},
-        "outcomes": outcomes,
-        "wrong_pixels": sum(tally.wrong_pixels for tally in tallies),
+        "answers": dict(zip(loaded.vehicles, counts, strict=True)),
+        "outcomes": {_UNREACHABLE if name == Outcome.DROPPED else name: n for name, n in loaded.outcomes.items()},
+        "wrong_pixels": wrong_pixels,
     }
 
 
-def saturation_round(
-    load: str, rates_hz: Sequence[float], tallies: Sequence[ClientTally], span_ns: Span, capacity_hz: float
-) -> dict[str, Any]:
-    """Computes the results of a round.
+def saturation_round(load: str, rates_hz: Sequence[float], loaded: LoadedRound, capacity_hz: float) -> dict[str, Any]:
+    """Returns the results of a round.
 
-    Throughput and fairness count masks that arrived in time and within the span after the warm-up; outcomes and latencies
-    count all frames of the round.
+    Throughput and fairness count masks that arrived in time and while frames were sent, after the warm-up; outcomes and
+    latencies, from due to arrival, count all frames of the round.
     """
-    counts, seconds = _answers(tallies, span_ns)
-    in_time_hz = [count / seconds for count in counts]
+    in_time_hz = [count / loaded.seconds for count in loaded.answers()]
     fair_hz = max_min_shares(rates_hz, sum(in_time_hz))
     relative = [got / fair if fair else 0.0 for got, fair in zip(in_time_hz, fair_hz, strict=True)]
-    outcomes = _outcomes(tallies)
-    latencies_ms = [value for tally in tallies for value in tally.latencies_ms]
+    latencies_ms = ((loaded.answered["returned_ns"] - loaded.answered["due_ns"]) / 1e6).tolist()
     return {
         "load": load,
         "capacity_hz": capacity_hz,
@@ -414,21 +309,10 @@ def saturation_round(
         "share": sum(in_time_hz) / capacity_hz,
         "jain": jain(relative),  # Of the vehicles' throughputs, each divided by its max-min fair share.
         "greedy_share": relative[0] if load == _GREEDY else None,
-        "outcomes": dict(outcomes),
-        "unaccounted": sum(tally.offered for tally in tallies) - outcomes.total(),
+        "outcomes": loaded.outcomes,
+        "unaccounted": loaded.accounts.unaccounted,
         "latency_ms": spread(latencies_ms) if latencies_ms else {},
     }
-
-
-def _answers(tallies: Sequence[ClientTally], span_ns: Span) -> tuple[list[int], float]:
-    """Returns each client's number of masks in the span without the warm-up, and its seconds."""
-    begin_ns, end_ns = span_ns[0] + round(_WARM_UP_S * 1e9), span_ns[1]
-    counts = [sum(begin_ns <= at_ns < end_ns for at_ns in tally.answered_ns) for tally in tallies]
-    return counts, (end_ns - begin_ns) / 1e9
-
-
-def _outcomes(tallies: Sequence[ClientTally]) -> Counter[str]:
-    return sum((tally.outcomes for tally in tallies), Counter())
 
 
 def _peak_mb(pid: int | None) -> float | None:
@@ -507,5 +391,5 @@ def _saturation_tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
     yield f"unaccounted {result['unaccounted']}; peak resident memory: {peaks}"
 
 
-gateway = harness.bench_command("gateway", GatewayPlan, measure_gateway, _gateway_tables, json=harness.JSON_FILE)
+gateway = harness.bench_command("gateway", GatewayPlan, measure_gateway, _gateway_tables)
 saturation = harness.bench_command("saturation", SaturationPlan, measure_saturation, _saturation_tables)

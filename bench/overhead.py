@@ -11,14 +11,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import click
+
+from analysis.statistics.samples import PERCENTILES
 from bench import harness
 from bench.harness import OVERHEAD, TOTAL, BenchRun, Comparison, Samples
 from cloud.models.loader import ModelLoader
 from edge.transports.transport import MQTT
-from ops.broker.broker import Broker
+from ops.broker.broker import Broker, BrokerKind
 from ops.processes.deployment import Deployment
 from ops.processes.playback import PlaybackSettings, inference_hz, inference_ms, model_inputs
 from shared.models.repository import Repository
+from shared.runlog import percentiles
 from shared.runlog.latency_table import PARTS
 from shared.terminal_table import Table, result_table
 
@@ -41,7 +45,12 @@ class OverheadPlan:
     frames: int = harness.frames(20)
     window: int = harness.throughput_window()
     device: str = harness.option("auto", show_default=True, help="Device of the engine.")
-    broker_kind: str = harness.broker()
+    broker_kind: str = harness.option(
+        BrokerKind.AUTO.value,
+        flag="--broker",
+        type=click.Choice([kind.value for kind in BrokerKind]),
+        help="Kind of broker to start.",
+    )
     isolate: bool = harness.option(
         default=False, is_flag=True, help="Also measure a worker with its engine in a separate process."
     )
@@ -141,7 +150,12 @@ def _tables(result: Mapping[str, Any]) -> Iterator[Table | str]:
         "round trip without inference": result["overhead_ms"],
         "vehicle: read to encoded": result["vehicle_ms"],
     }
-    yield harness.spread_table("Milliseconds", {**totals, **result["breakdown_ms"]})
+    cells = [
+        (name, *(percentiles.shown(row[key]) for key in PERCENTILES))
+        for name, row in (totals | result["breakdown_ms"]).items()
+    ]
+    note = percentiles.NOTE if any(percentiles.MISSING in row for row in cells) else ""
+    yield result_table("Milliseconds", {"measure": "<", **dict.fromkeys(PERCENTILES, "")}, cells, note)
 
 
 overhead = harness.bench_command("overhead", OverheadPlan, measure, _tables)

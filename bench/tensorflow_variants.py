@@ -4,11 +4,11 @@ Each variant runs in a child process, because TensorFlow reads flags only when i
 of a group infer the same images in turn, from pixels to class ids.
 """
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ import numpy as np
 from bench import harness
 from bench.harness import BenchRun, Comparison, Samples
 from cloud.models.opening import open_model
-from ops.processes.child import BenchError, Child, ChildTimeoutError, reply
-from ops.processes.child import settings as child_settings
+from ops.processes.child import BenchError, Child, serve
 from shared.errors import SkylaneError
 from shared.inference.engine import ClassIds, Images
 from shared.inference.model import warmup_images
@@ -28,10 +27,8 @@ from shared.models.repository import Repository
 from shared.runtime import memory
 from shared.terminal_table import Table, result_table
 
-_IMAGES = 4
+_IMAGES, _IMAGES_NAME = 4, "images.npy"
 _GROUP_SIZE = 4  # Processes besides the engine's; each uses some hundred megabytes.
-_WALL_FACTOR = 10  # Limit on wall time divided by the limit on processor time, for a busy machine.
-_POLL_S = 0.5
 _WARM_UP = 3  # Images.
 _WALL, _PROCESSOR = "wall_ms", "processor_ms"
 _OFF = 2  # RewriterConfig.OFF
@@ -53,13 +50,7 @@ class GraphVariant:
     intra: int = 0
     inter: int = 0
     executor: str = ""
-    jit: int = 0  # 1: XLA compiles what it can (auto-clustering).
     precision: Precision = Precision.FP32
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether XLA compiles the graph, which keeps every core busy for a minute or longer."""
-        return self.jit > 0 or self.method == "xla"
 
 
 ENGINE = "Skylane's engine"
@@ -89,8 +80,6 @@ VARIANTS: dict[str, GraphVariant] = {
     "oneDNN, system allocator": GraphVariant(environment={"TF_ONEDNN_USE_SYSTEM_ALLOC": "1"}),
     "pooled CPU memory (BFC)": GraphVariant(environment={"TF_CPU_ALLOCATOR_USE_BFC": "1"}),
     "no huge pages": GraphVariant(environment={memory.VARIABLE: f"{memory.TUNABLE}=0"}),
-    "XLA auto-clustering": GraphVariant(jit=1, environment={"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
-    "XLA, the whole graph": GraphVariant("xla"),
     "bf16": GraphVariant("engine", precision=Precision.BF16),
 }
 
@@ -103,70 +92,6 @@ class TensorFlowPlan:
     model: str = harness.model()
     rounds: int = harness.rounds(11)
     variants: tuple[str, ...] = harness.choices(VARIANTS, (), "Variant to measure (repeatable). [all]", "--variant")
-    limit_s: float = harness.number(
-        60.0,
-        1.0,
-        None,
-        "Seconds of processor time for the warm-up of a variant, and for each image; a slower variant is left out.",
-        flag="--limit",
-    )
-
-
-class VariantProcess(Child):
-    """A variant in a child process, see `main`; several may warm up at once."""
-
-    def __init__(self, name: str, plan: TensorFlowPlan, images: Path, folder: Path) -> None:
-        self._masks = folder / f"{list(VARIANTS).index(name)}.npy"
-        self._limit_s = plan.limit_s
-        self._begin_ns, self._used_before_s = time.perf_counter_ns(), 0.0
-        self._last_image = "no image was completed"
-        settings = {"name": name, "models": plan.models, "model": plan.model, "images": images, "masks": self._masks}
-        super().__init__("bench.tensorflow_variants", settings, title=name, environment=VARIANTS[name].environment)
-
-    def warm_up(self) -> None:
-        """Waits until the variant is warm.
-
-        Raises:
-            BenchError: the process ended, or exceeded its time limit.
-        """
-        while (message := self._read_within_limit("to warm up")) != "ready":
-            self._last_image = f"an image took {message / 1e3:.1f} s"
-
-    def masks(self) -> Any:
-        """Returns the masks of all images, uint8 N×H×W."""
-        return np.load(self._masks)
-
-    def run(self, number: int) -> Samples:
-        """Infers one image, by the number of the round; returns wall time and processor time.
-
-        Raises:
-            BenchError: as `warm_up`; the process is killed, so that it does not slow down the others.
-        """
-        self._begin_ns, self._used_before_s = time.perf_counter_ns(), self._used_s()
-        try:
-            self.send(number % _IMAGES)
-            wall_ms, processor_ms = self._read_within_limit("for an image")
-        except BenchError:
-            self.kill()
-            raise
-        return {_WALL: [wall_ms], _PROCESSOR: [processor_ms]}
-
-    def _read_within_limit(self, purpose: str) -> Any:
-        """Returns the next message. Processor time is limited, because other processes may delay this one."""
-        while True:
-            try:
-                return self.read(_POLL_S)
-            except ChildTimeoutError:
-                used_s = self._used_s() - self._used_before_s
-                wall_s = (time.perf_counter_ns() - self._begin_ns) / 1e9
-                if used_s > self._limit_s or wall_s > _WALL_FACTOR * self._limit_s:
-                    times = f"{used_s:.0f} s of processor time in {wall_s:.0f} s"
-                    raise BenchError(
-                        f"{self.title}: stopped: {times} were not enough {purpose} ({self._last_image})"
-                    ) from None
-
-    def _used_s(self) -> float:
-        return harness.processor_s([self.pid])  # 0 if the process has ended, which the next read reports.
 
 
 def measure(plan: TensorFlowPlan, run: BenchRun) -> dict[str, Any]:
@@ -175,55 +100,69 @@ def measure(plan: TensorFlowPlan, run: BenchRun) -> dict[str, Any]:
     names = [name for name in plan.variants or VARIANTS if name != ENGINE]
     rows: dict[str, Any] = {}
     failed: dict[str, str] = {}
-    images = run.folder / "images.npy"
+    images = run.folder / _IMAGES_NAME
     np.save(images, warmup_images(card.height, card.width, _IMAGES))
-    for group in groups(names):
+    for first in range(0, len(names), _GROUP_SIZE):
+        group = names[first : first + _GROUP_SIZE]
         run.step(f"starting {', '.join(group)} (of {len(names)} variants)")
         with ExitStack() as stack:
             # The engine restarts with each group, in its middle: its speed depends by a third on the memory it gets, and
             # the first process gets other memory than later ones.
             order = [*group[: len(group) // 2], ENGINE, *group[len(group) // 2 :]]
-            started = {name: stack.enter_context(VariantProcess(name, plan, images, run.folder)) for name in order}
+            started = {name: stack.enter_context(variant_process(name, plan, images)) for name in order}
             rows |= _compare_group(plan, started, failed, run)
     return {
         "model": plan.model,
         "sha256": card.sha256,
         "rounds": plan.rounds,
-        "limit_s": plan.limit_s,
         "variants": rows,
         "failed": failed,
     }
 
 
-def groups(names: Sequence[str]) -> list[list[str]]:
-    """Divides variants into groups that run together; those that are compiled form the last group."""
-    quick = [name for name in names if not VARIANTS[name].is_compiled]
-    compiled = [name for name in names if VARIANTS[name].is_compiled]
-    parts = [quick[start : start + _GROUP_SIZE] for start in range(0, len(quick), _GROUP_SIZE)]
-    return [*parts, *([compiled] if compiled else [])]
+def variant_process(name: str, plan: TensorFlowPlan, images: Path) -> Child:
+    """Starts a variant in a child process, see `start`; several may warm up at once."""
+    settings = {
+        "name": name,
+        "models": plan.models,
+        "model": plan.model,
+        "images": images,
+        "masks": _masks(images, name),
+    }
+    return Child(__name__, settings, title=name, environment=VARIANTS[name].environment)
+
+
+def _masks(images: Path, name: str) -> Path:
+    """Returns the file of a variant's masks, uint8 N×H×W."""
+    return images.with_name(f"{list(VARIANTS).index(name)}.npy")
+
+
+def _turn(child: Child, number: int) -> Samples:
+    """Infers one image, by the number of the round; returns wall time and processor time."""
+    wall_ms, processor_ms = child.ask(number % _IMAGES)
+    return {_WALL: [wall_ms], _PROCESSOR: [processor_ms]}
 
 
 def _compare_group(
-    plan: TensorFlowPlan, started: Mapping[str, VariantProcess], failed: dict[str, str], run: BenchRun
+    plan: TensorFlowPlan, started: Mapping[str, Child], failed: dict[str, str], run: BenchRun
 ) -> dict[str, dict[str, Any]]:
     """Returns the rows of the variants that completed; the reasons of the others are added to `failed`."""
     warm = {}
     for name, process in started.items():
         try:
-            process.warm_up()
+            process.wait()
         except BenchError as error:
             if name == ENGINE:
                 raise
             failed[name] = str(error)
-            process.kill()
         else:
             warm[name] = process
-    candidates = {name: process.run for name, process in warm.items()}
+    candidates = {name: partial(_turn, process) for name, process in warm.items()}
     comparison = harness.compare(candidates, plan.rounds, run.step, may_fail=warm.keys() - {ENGINE})
     failed.update(comparison.failed)
-    reference = warm[ENGINE].masks()
+    masks = {name: np.load(_masks(run.folder / _IMAGES_NAME, name)) for name in comparison.names}
     return {
-        name: _record(comparison, name, float(np.mean(warm[name].masks() == reference)))
+        name: _record(comparison, name, float(np.mean(masks[name] == masks[ENGINE])))
         for name in comparison.names
         if name != ENGINE
     }
@@ -285,7 +224,6 @@ def _session(variant: GraphVariant, graph: Any) -> Any:
     )
     config.device_count["GPU"] = 0
     config.experimental.executor_type = variant.executor
-    config.graph_options.optimizer_options.global_jit_level = variant.jit
     for key, value in variant.rewriting.items():
         setattr(config.graph_options.rewrite_options, key, value)
     held = tf.Graph()
@@ -311,10 +249,9 @@ def _wrap_function(_variant: GraphVariant, graph: Any, input_name: str, output_n
     return lambda images: np.asarray(function(tf.constant(images)))
 
 
-def _function(_variant: GraphVariant, graph: Any, input_name: str, output_name: str, *, jit: bool = False) -> Run:
+def _function(_variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
     tf = _tf()
     body = tf.compat.v1.GraphDef()
-    # XLA compiles a whole function and rejects placeholders, even unused ones.
     body.node.extend(node for node in graph.node if node.name != input_name.partition(":")[0])
     body.versions.CopyFrom(graph.versions)
     body.library.CopyFrom(graph.library)
@@ -324,12 +261,8 @@ def _function(_variant: GraphVariant, graph: Any, input_name: str, output_name: 
             body, input_map={input_name: images}, return_elements=[output_name], name=""
         )[0]
 
-    function = tf.function(infer, autograph=False, jit_compile=jit)
+    function = tf.function(infer, autograph=False)
     return lambda images: np.asarray(function(tf.constant(images)))
-
-
-def _xla(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
-    return _function(variant, graph, input_name, output_name, jit=True)
 
 
 def _optimised(variant: GraphVariant, graph: Any, input_name: str, output_name: str) -> Run:
@@ -395,7 +328,6 @@ _METHODS: dict[str, Callable[[GraphVariant, Any, str, str], Run]] = {
     "run": _run,
     "wrap_function": _wrap_function,
     "function": _function,
-    "xla": _xla,
     "optimised": _optimised,
     "numpy_argmax": _numpy_argmax,
     "top_k": _top_k,
@@ -403,30 +335,28 @@ _METHODS: dict[str, Callable[[GraphVariant, Any, str, str], Run]] = {
 }
 
 
-def main(*, name: str, models: str, model: str, images: str, masks: str) -> None:
-    """Serves a variant as a child process, because TensorFlow reads flags only when it is imported.
+def start(*, name: str, models: str, model: str, images: str, masks: str) -> Callable[[int], tuple[float, float]]:
+    """Loads a variant in a child process, because TensorFlow reads flags only when it is imported, and warms it up.
 
-    `images` and `masks` are files of NumPy arrays. The messages are the milliseconds of each warm-up image, and "ready" after
-    the masks of all images were written. A request is the number of an image; the reply contains the wall time and the
-    processor time in milliseconds.
+    `images` and `masks` are files of NumPy arrays; the second one is written. Returns the function that infers an image by its
+    number, and returns the wall time and the processor time in milliseconds.
     """
     inputs = np.load(images)
     run = open_variant(VARIANTS[name], Path(models), model)
     for _ in range(_WARM_UP):
-        begin_ns = time.perf_counter_ns()
         run(inputs[:1])
-        reply((time.perf_counter_ns() - begin_ns) / 1e6)
     np.save(masks, np.concatenate([run(inputs[number : number + 1]) for number in range(len(inputs))]))
-    reply("ready")
-    for line in sys.stdin:
-        number = int(line)
+
+    def infer(number: int) -> tuple[float, float]:
         used_s, begin_ns = time.process_time(), time.perf_counter_ns()
         run(inputs[number : number + 1])
         wall_ms = (time.perf_counter_ns() - begin_ns) / 1e6
-        reply((wall_ms, 1e3 * (time.process_time() - used_s)))
+        return wall_ms, 1e3 * (time.process_time() - used_s)
+
+    return infer
 
 
 tensorflow = harness.bench_command("tensorflow", TensorFlowPlan, measure, _tables)
 
 if __name__ == "__main__":
-    main(**child_settings())
+    serve(start)

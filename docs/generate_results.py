@@ -1,6 +1,6 @@
 """Writes the tables and charts of docs/results from the JSON files in docs/results/data.
 
-`make results` runs the benchmarks, which write the files, and then this script; so do `make results-noscope` and `make
+`make results` runs the benchmarks and studies, from which the files are made, and then this script; so do `make results-noscope` and `make
 freshness` for their parts. It replaces the text between the marks `<!-- begin NAME -->` and `<!-- end NAME -->`, writes the
 charts to docs/images, and removes from the files what neither pages nor charts read. `tests/test_docs.py` compares the pages
 with the files.

@@ -322,7 +322,7 @@ def _overhead_lines(records: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-_command = harness.bench_command("baselines", BaselinePlan, measure, _tables, json=harness.JSON_FILE)
+_command = harness.bench_command("baselines", BaselinePlan, measure, _tables)
 
 
 @click.pass_context

@@ -96,7 +96,7 @@ class NoScopePlan:
         (1, 4),
         flag="--servers",
         multiple=True,
-        type=harness.SERVER_COUNT,
+        type=WholeRange(1, 32),
         help="Number of servers and of workers (repeatable). [1 and 4]",
     )
     inference_ms: float = harness.number(100.0, 0.0, 60_000.0, "Time that the reference network takes for an image.")
@@ -480,4 +480,4 @@ def _interval(estimate: Mapping[str, float | None], digits: int) -> str:
     return f"{text} ({estimate['low']:.{digits}f} to {estimate['high']:.{digits}f})"
 
 
-noscope = harness.bench_command("noscope", NoScopePlan, measure, _tables, json=harness.JSON_FILE)
+noscope = harness.bench_command("noscope", NoScopePlan, measure, _tables)

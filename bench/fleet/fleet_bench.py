@@ -332,4 +332,4 @@ _SUITES: Mapping[str, Callable[[float], list[FleetCase]]] = {
     SWEEP: _sweep_cases,
     FORMULA: formula_cases,
 }
-fleet = harness.bench_command("fleet", FleetPlan, measure, _tables, json=harness.JSON_FILE)
+fleet = harness.bench_command("fleet", FleetPlan, measure, _tables)

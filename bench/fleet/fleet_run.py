@@ -1,22 +1,19 @@
 """Runs the cases of the fleet benchmark: starts workers, lets the vehicles send, and changes the workers in the middle."""
 
-import heapq
-import math
 import os
-import queue
 import random
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from bench.fleet.run_record import (
     BROKER_NODE,
@@ -27,17 +24,20 @@ from bench.fleet.run_record import (
     share_after_ms,
     summarise,
 )
-from bench.fleet.vehicle import EncodedImage, FleetShared, FleetVehicle, TaggedReply
+from bench.fleet.vehicle import VehicleGroup
 from bench.harness import alternating
 from edge.config import EdgeConfig
+from edge.frame_record import FrameRecord
 from edge.pacing import poisson_ns, uniform_ns
-from edge.workers.worker_clocks import WorkerClocks
+from edge.pipeline import prepare
 from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared import clock
+from shared.imaging.frames import Frame, Layout
+from shared.messages.frame import FrameMessage
+from shared.messages.model_card import ModelCard
+from shared.messages.topics import FrameId
 from shared.resources.sampler import RESOURCES_NAME, ResourceSampler
-from shared.runtime.open_files import raise_file_limit
-from shared.threads import ThreadGroup
 
 GROUP, LOAD = "group", "load"
 DISPATCHES = (LOAD, GROUP)
@@ -48,10 +48,6 @@ _STARTS_AT_A_TIME = 2  # Processes that import at the same time; more would only
 _CHANGE_AT = 0.5  # Share of the run before a worker is killed or joins.
 _CONNECT_TIMEOUT_S = 60.0  # Two hundred vehicles connect one after the other to a broker that may be busy.
 _ANSWER_TIMEOUT_S = 30.0
-_POLL_S = 0.1
-_JOIN_TIMEOUT_S = 60.0
-_SETTLE_S = 1.0  # Time from the connections to the first frame, in which the first clock probes and loads arrive.
-_RETRY_INTERVAL_S = 0.1
 _SAMPLE_INTERVAL_S = 0.5
 
 OnRun = Callable[[str, float, float], None]  # Description, seconds so far, and seconds of all runs.
@@ -182,7 +178,7 @@ class WorkerPool(ExitStack):
 
 
 class FleetRun:
-    """One run of a case: its vehicles, and the threads that they share."""
+    """One run of a case."""
 
     def __init__(self, case: FleetCase, dispatch: str, seed: int, pool: WorkerPool, folder: Path) -> None:
         self._case = case
@@ -190,15 +186,9 @@ class FleetRun:
         self._seed = seed
         self._pool = pool
         self._folder = folder
-        self._stopped = threading.Event()
-        self._finished = threading.Event()
-        self._threads = ThreadGroup(self._abort)
-        self._room: queue.SimpleQueue[FleetVehicle] = queue.SimpleQueue()  # Vehicles of which a frame has ended.
-        replies: queue.SimpleQueue[TaggedReply] = queue.SimpleQueue()
-        self._shared = FleetShared(replies, self._room.put, self._stopped, self._finished, WorkerClocks())
-        self._vehicles: list[FleetVehicle] = []
         self._begin_ns = self._end_ns = 0  # No frame is due after the end. Times are by this process's clock.
         self._changed, self._changed_ns = "", 0  # The worker that was killed or joined, and when that was done.
+        self._cpu_ns: list[int] = []  # CPU time of each choice of a worker.
 
     def record(self, broker: Broker, on_progress: Callable[[float], None]) -> dict[str, Any]:
         """Runs to the end and returns the JSON record; afterwards the pool has the workers of the case again.
@@ -228,7 +218,6 @@ class FleetRun:
             alive[self._changed] = (pool.worker_ms[self._changed], (self._changed_ns, self._end_ns))
             change["share_after_ms"] = share_after_ms(frames, self._changed, len(alive), self._changed_ns)
             pool.running.pop(self._changed).drain()
-        cpu_ns = [each for vehicle in self._vehicles if vehicle.dispatcher for each in vehicle.dispatcher.cpu_ns]
         return {
             "case": case.name,
             **summarise(
@@ -239,7 +228,7 @@ class FleetRun:
                 (self._begin_ns, self._end_ns),
                 is_open=case.arrivals is not FleetArrivals.SATURATED,
             ),
-            "dispatch_cpu_ms": fmean(cpu_ns) / 1e6 if cpu_ns else None,
+            "dispatch_cpu_ms": fmean(self._cpu_ns) / 1e6 if self._cpu_ns else None,
             "change": case.change.value,
             **change,
         }
@@ -255,122 +244,38 @@ class FleetRun:
         }
 
     def _run(self, broker: Broker, on_progress: Callable[[float], None]) -> None:
-        raise_file_limit()
-        with ExitStack() as stack:
-            self._connect(broker.url, stack)
+        case = self._case
+        self._folder.mkdir(parents=True)
+        configs = [case.config(number, self._dispatch, broker.url) for number in range(1, case.vehicles + 1)]
+        with VehicleGroup() as group:
+            group.connect(configs, self._folder, lambda card: [noise(card, configs[0], self._seed)])
             nodes = {FLEET_NODE: os.getpid()}
             nodes |= {f"worker/{name}": process.pid for name, process in self._pool.running.items()}
             if broker.pid is not None:
                 nodes[BROKER_NODE] = broker.pid
-            stack.enter_context(ResourceSampler(self._folder / RESOURCES_NAME, nodes, interval_s=_SAMPLE_INTERVAL_S))
-            try:
-                self._threads.start("fleet-receiver", self._receive)
-                if self._case.retry:
-                    self._threads.start("fleet-retrier", self._retry)
-                probe = self._vehicles[0].transport.probe_clocks
-                self._threads.start("fleet-clocks", partial(probe, self._shared.clocks, self._finished))
-                self._play(on_progress)
-            finally:
-                self._abort()
-                self._threads.join(_JOIN_TIMEOUT_S)
-                for vehicle in self._vehicles:
-                    vehicle.end()
+            group.enter_context(ResourceSampler(self._folder / RESOURCES_NAME, nodes, interval_s=_SAMPLE_INTERVAL_S))
+            due = schedules(case.arrivals, case.vehicles, case.vehicle_hz, self._seed)
 
-    def _connect(self, broker: str, stack: ExitStack) -> None:
-        self._folder.mkdir(parents=True)
-        configs = [self._case.config(number, self._dispatch, broker) for number in range(1, self._case.vehicles + 1)]
-        self._vehicles = [
-            FleetVehicle(config, self._folder / config.vehicle, self._shared, stack) for config in configs
-        ]
-        first = self._vehicles[0]
-        image = EncodedImage.noise(first.card, configs[0], self._seed)
-        manifest = first.new_manifest(image)
-        for vehicle in self._vehicles:
-            vehicle.prepare(image, manifest)
-
-    def _play(self, on_progress: Callable[[float], None]) -> None:
-        case = self._case
-        self._stopped.wait(_SETTLE_S)
-        due = schedules(case.arrivals, case.vehicles, case.vehicle_hz, self._seed)
-        send = partial(self._send_when_due, due) if due else self._keep_windows_full
-        self._begin_ns = clock.now_ns()
-        pacing = self._threads.start("fleet-pacer", send)
-        change_at_s = math.inf if case.change is Change.NONE else _CHANGE_AT * case.seconds
-        spent_ns = 0  # In the change, which a saturated run does not count: a worker may take seconds to start.
-        while (elapsed_s := (clock.now_ns() - self._begin_ns - spent_ns) / 1e9) < case.seconds:
-            on_progress(elapsed_s)
-            if elapsed_s >= change_at_s:
-                change_at_s = math.inf
+            def watch(elapsed_s: float) -> int:
+                on_progress(elapsed_s)
+                if case.change is Change.NONE or self._changed or elapsed_s < _CHANGE_AT * case.seconds:
+                    return 0
                 began_ns = clock.now_ns()
                 is_kill = case.change is Change.KILL
                 self._changed = self._pool.kill_first() if is_kill else self._pool.start(case.worker_ms[0])
                 self._changed_ns = clock.now_ns()
-                spent_ns = 0 if due else self._changed_ns - began_ns
-            elif self._stopped.wait(min(_POLL_S, min(case.seconds, change_at_s) - elapsed_s)):
-                break
-        self._end_ns = clock.now_ns()
-        if due:
-            self._end_ns = self._begin_ns + round(case.seconds * 1e9)
-            # A busy machine sends the last frames late; what is not sent by then is dropped.
-            pacing.join(_JOIN_TIMEOUT_S)
-        self._stopped.set()
-        pacing.join(_JOIN_TIMEOUT_S)
-        for vehicle in self._vehicles:
-            vehicle.ledger.wait_until_idle(max(0.0, _ANSWER_TIMEOUT_S - (clock.now_ns() - self._end_ns) / 1e9))
-        for vehicle in self._vehicles:
-            vehicle.check()
+                # A saturated run does not count this time: a worker may take seconds to start.
+                return 0 if due else self._changed_ns - began_ns
 
-    def _send_when_due(self, due: Sequence[Iterator[int]]) -> None:
-        """Sends the frames of all vehicles when they are due; the body of a thread.
+            self._begin_ns, self._end_ns = group.play(due, case.seconds, watch)
+        self._cpu_ns = [each for vehicle in group.vehicles if vehicle.dispatcher for each in vehicle.dispatcher.cpu_ns]
 
-        Every frame of the schedule is offered, however late: a delay of this thread counts as latency.
-        """
-        begin_ns = clock.now_ns()
-        upcoming = [(next(times), place) for place, times in enumerate(due)]
-        heapq.heapify(upcoming)
-        while upcoming[0][0] < round(self._case.seconds * 1e9):
-            at_ns, place = upcoming[0]
-            self._stopped.wait(max(0, begin_ns + at_ns - clock.now_ns()) / 1e9)
-            self._vehicles[place].offer(begin_ns + at_ns)
-            heapq.heapreplace(upcoming, (next(due[place]), place))
 
-    def _keep_windows_full(self) -> None:
-        """Sends frames whenever a window has room; the body of a thread."""
-        for vehicle in self._vehicles:
-            vehicle.fill()
-        while not self._stopped.is_set():
-            try:
-                self._room.get(timeout=_POLL_S).fill()
-            except queue.Empty:
-                continue
-
-    def _receive(self) -> None:
-        """Processes the replies of all vehicles; the body of a thread."""
-        checked_ns = clock.now_ns()
-        while not self._finished.is_set():
-            try:
-                vehicle, reply = self._shared.replies.get(timeout=_POLL_S)
-            except queue.Empty:
-                processed_ns = clock.now_ns()
-            else:
-                vehicle.receiver.process(reply)
-                processed_ns = reply.returned_ns
-            if processed_ns - checked_ns > _POLL_S * 1e9:
-                checked_ns = processed_ns
-                for each in self._vehicles:
-                    each.ledger.close_timed_out(processed_ns)
-
-    def _retry(self) -> None:
-        """Sends the retries of all vehicles; the body of a thread."""
-        workers = self._vehicles[0].transport.workers
-        last_failure_ns = workers.last_failure_ns()
-        while not self._finished.is_set():
-            wait_s = min([_RETRY_INTERVAL_S, *(vehicle.retry_due() for vehicle in self._vehicles)])
-            last_failure_ns = workers.last_failure_ns(after_ns=last_failure_ns, timeout_s=wait_s)
-
-    def _abort(self) -> None:
-        self._stopped.set()
-        self._finished.set()
+def noise(card: ModelCard, config: EdgeConfig, seed: int) -> FrameMessage:
+    """Returns noise in the model's input size as the vehicles send it."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (card.height, card.width, 3), np.uint8)
+    frame = Frame(pixels, Layout.RGB8, "front", index=0, stamp_ns=0, source_ns=0, read_ns=0)
+    return prepare(frame, FrameRecord.of(FrameId("fleet", "front", "fleet", 0), "front"), card, config)
 
 
 def schedules(arrivals: FleetArrivals, vehicles: int, rate_hz: float, seed: int) -> list[Iterator[int]]:

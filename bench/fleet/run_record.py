@@ -33,7 +33,10 @@ _TIME_COLUMNS = {
     "due_ns": "t_due_ns",
     "sent_ns": "t_sent_ns",
     "received_ns": "t_received_ns",
+    "batched_ns": "t_batched_ns",
+    "inferred_ns": "t_inferred_ns",
     "replied_ns": "t_replied_ns",
+    "returned_ns": "t_returned_ns",
     "done_ns": "t_mask_decoded_ns",
 }
 _WARM_UP = 1 / 3  # Share of a run that is not counted, while the queues fill.
@@ -49,8 +52,8 @@ def read_frames(folder: Path) -> pd.DataFrame:
     """Returns the frames of all vehicles, in the order in which they were due.
 
     The columns are `vehicle`, `outcome`, `worker` (the one that replied; empty without a reply), and times in nanoseconds by
-    the clock of the fleet: `due_ns`, `sent_ns`, `received_ns` and `replied_ns` (at the worker) and `done_ns`; 0 if the frame
-    did not get that far.
+    the clock of the fleet: `due_ns`, `sent_ns`, `received_ns` and `replied_ns` (at the worker), `returned_ns` and `done_ns`, and
+    by the worker's clock: `batched_ns` and `inferred_ns`; 0 if the frame did not get that far.
 
     Raises:
         LogError: a log is missing.

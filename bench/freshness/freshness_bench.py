@@ -559,4 +559,4 @@ def _span(ages_ms: Mapping[str, float | None]) -> str:
     return " / ".join("–" if each is None else f"{each:.0f}" for each in ages_ms.values())
 
 
-freshness = harness.bench_command("freshness", FreshnessPlan, measure, tables, json=harness.JSON_FILE)
+freshness = harness.bench_command("freshness", FreshnessPlan, measure, tables)

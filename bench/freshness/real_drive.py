@@ -1,11 +1,10 @@
 """Drives of bags with true labels, such as imported data sets, and their replay by the age of the results in frames."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -68,7 +67,6 @@ class RealDrive(RecordedDrive):
     """
 
     plan: RealDrivePlan
-    pauses: Sequence[int]  # The first frame after each pause of the camera.
     unreadable: int  # Frames of the bag that could not be read.
 
     @property
@@ -98,10 +96,6 @@ class RealDrive(RecordedDrive):
     def in_truth(self, mask: Mask) -> Mask:
         """See RecordedDrive. Pixels outside of the model's crop are `UNSEEN`."""
         return to_source(mask, self.geometry, UNSEEN)
-
-    def drive_of(self, tick: int) -> str:
-        """See RecordedDrive. A bag with pauses holds several drives."""
-        return f"{self.plan.bag} {bisect_right(self.pauses, tick) + 1}"
 
 
 def replay_real_drive(
@@ -146,120 +140,109 @@ def read_real_drive(plan: RealDrivePlan, on_step: Callable[[str], None]) -> Real
     """
     camera, topic, _ = labelled_camera(plan.bag, None)
     names = label_names(plan.bag, topic)
+    if plan.remote == TRUTH and names is None:
+        raise EvaluationError(
+            f"{plan.bag} does not name the classes of its labels (a topic …/label_info): import it again with `skylane bag "
+            f"import`, or give a model with --remote instead of {TRUTH}"
+        )
+    truths: dict[int, Mask] = {}
+    seen: list[_SeenFrame] = []
+    unreadable = 0
     with ExitStack() as stack:
-        models = _Models.opened(plan, stack)
-        if models.remote is None and names is None:
-            raise EvaluationError(
-                f"{plan.bag} does not name the classes of its labels (a topic …/label_info): import it again with `skylane bag "
-                f"import`, or give a model with --remote instead of {TRUTH}"
-            )
+        remote, local = _opened(plan, stack)
+        card = None if remote is None else remote.card
         source = stack.enter_context(closing(BagSource(plan.bag, topics=[camera, topic])))
-        recording = _Recording(models, names or ())
-        truths: dict[int, Mask] = {}
-        unreadable = 0
         for frame in source.frames():
             if not isinstance(frame, Frame):
                 unreadable += frame.camera == camera
             elif frame.camera == camera:
-                if len(recording.stamps_ns) == plan.frames:
+                if len(seen) == plan.frames:
                     break
-                recording.add(frame)
-                on_step(f"{plan.bag}: frame {len(recording.stamps_ns)}")
+                card = card or _truth_card(names or (), frame.pixels)
+                seen.append(_seen(frame, card, remote, local, plan.local_side))
+                if seen[-1].geometry != seen[0].geometry:
+                    raise EvaluationError(
+                        f"the images of {camera} change their size: give a bag of one camera and size"
+                    )
+                on_step(f"{plan.bag}: frame {len(seen)}")
             elif frame.layout is not Layout.MONO8:
                 raise EvaluationError(f"{topic} has {frame.layout} images: labels must be mono8 images of class ids")
             else:
                 truths[frame.stamp_ns] = np.asarray(frame.pixels, np.uint8)
-    return recording.drive(plan, truths, names, unreadable)
+    if len(seen) < 2 or card is None:  # A period needs two.
+        raise EvaluationError(f"{plan.bag} has {len(seen)} readable frames: give a drive")
+    found = [truths.get(each.stamp_ns) for each in seen]
+    _check_sizes(plan.bag, found, seen[0].geometry)
+    results = [each.remote for each in seen]
+    if remote is None:
+        assert names is not None
+        classes = ClassMap((*names, _UNLABELLED), tuple(names), {name: name for name in names if name})
+        # An unlabelled pixel is a class of its own: where it moves to, it is wrong.
+        results = [None if mask is None else np.where(mask < len(names), mask, np.uint8(len(names))) for mask in found]
+    else:
+        classes = class_map(card.labels.names, names, plan.map_file)
+    due_ns = [each.stamp_ns for each in seen]
+    pauses = np.cumsum(np.diff(due_ns, prepend=due_ns[0]) > _PAUSE_NS)
+    return RealDrive(
+        card,
+        None if local is None else local.card,
+        seen[0].geometry,
+        classes,
+        due_ns,
+        [each.image for each in seen],
+        found,
+        results,
+        [each.local for each in seen if each.local is not None],
+        [f"{plan.bag} {number + 1}" for number in pauses],
+        plan,
+        unreadable,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Models:
-    remote: Model | None  # None: the true labels.
-    local: Model | None
-    local_side: int | None
-
-    @classmethod
-    def opened(cls, plan: RealDrivePlan, stack: ExitStack) -> "_Models":
-        repository = Repository(plan.models)
-        remote = local = None
-        if plan.remote != TRUTH:
-            remote = stack.enter_context(open_model(repository.find(plan.remote), placement=ONE_CORE, max_batch=1))
-        if plan.local is not None:
-            stored = repository.find(plan.local)
-            # The scores are a second output, as a presenter opens the model.
-            stored = replace(stored, manifest=stored.manifest.with_confidence_head())
-            local = stack.enter_context(open_local(stored, ONE_CORE))
-        return cls(remote, local, plan.local_side)
+def _opened(plan: RealDrivePlan, stack: ExitStack) -> tuple[Model | None, Model | None]:
+    """Opens the remote and the local model until the stack is closed; None: the true labels, and no local model."""
+    repository = Repository(plan.models)
+    remote = local = None
+    if plan.remote != TRUTH:
+        remote = stack.enter_context(open_model(repository.find(plan.remote), placement=ONE_CORE, max_batch=1))
+    if plan.local is not None:
+        stored = repository.find(plan.local)
+        # The scores are a second output, as a presenter opens the model.
+        stored = replace(stored, manifest=stored.manifest.with_confidence_head())
+        local = stack.enter_context(open_local(stored, ONE_CORE))
+    return remote, local
 
 
-class _Recording:
-    """The frames read so far."""
+class _SeenFrame(NamedTuple):
+    """A frame in the size of the remote model's input, and what the models make of it."""
 
-    def __init__(self, models: _Models, names: Sequence[str]) -> None:
-        self._models = models
-        self._names = names
-        self.stamps_ns: list[int] = []
-        self._images: list[ImageArray] = []
-        self._remote: list[Mask | None] = []
-        self._local: list[LocalOutput] = []
-        self._card: ModelCard | None = None
-        self._geometry: Geometry | None = None
+    stamp_ns: int
+    geometry: Geometry
+    image: ImageArray  # H×W×3 RGB.
+    remote: Mask | None
+    local: LocalOutput | None
 
-    def add(self, frame: Frame) -> None:
-        """Runs the models on a frame."""
-        if self._card is None:
-            self._card = (
-                _truth_card(self._names, frame.pixels) if self._models.remote is None else self._models.remote.card
-            )
-        image, geometry = prepared(frame.pixels, frame.layout, self._card)
-        if self._geometry not in (None, geometry):
-            raise EvaluationError(f"the images of {frame.camera} change their size: give a bag of one camera and size")
-        self._geometry = geometry
-        remote = self._models.remote
-        self._remote.append(None if remote is None else remote.predict(image[np.newaxis])[0])
-        rgb = np.ascontiguousarray(image[..., ::-1] if self._card.layout is Layout.BGR8 else image)
-        self._images.append(rgb)
-        if self._models.local is not None:
-            self._local.append(local_result(self._models.local, rgb, geometry, self._models.local_side))
-        self.stamps_ns.append(frame.stamp_ns)
 
-    def drive(
-        self, plan: RealDrivePlan, truths: dict[int, Mask], names: Sequence[str] | None, unreadable: int
-    ) -> RealDrive:
-        """Returns the drive."""
-        if len(self.stamps_ns) < 2 or self._card is None or self._geometry is None:  # A period needs two.
-            raise EvaluationError(f"{plan.bag} has {len(self.stamps_ns)} readable frames: give a drive")
-        found: list[Mask | None] = [truths.get(stamp_ns) for stamp_ns in self.stamps_ns]
-        size = (self._geometry.source_height, self._geometry.source_width)
-        other = next((mask.shape for mask in found if mask is not None and mask.shape != size), None)
-        if other is not None:
-            raise EvaluationError(
-                f"{plan.bag}: labels of {other[::-1]} pixels, images of {size[::-1]}: give labels of each pixel"
-            )
-        if self._models.remote is None:
-            assert names is not None
-            known = {name: name for name in names if name}
-            classes = ClassMap((*names, _UNLABELLED), tuple(names), known)
-            # An unlabelled pixel is a class of its own: where it moves to, it is wrong.
-            remote = [
-                None if mask is None else np.where(mask < len(names), mask, np.uint8(len(names))) for mask in found
-            ]
-        else:
-            remote = self._remote
-            classes = class_map(self._card.labels.names, names, plan.map_file)
-        return RealDrive(
-            self._card,
-            None if self._models.local is None else self._models.local.card,
-            self._geometry,
-            classes,
-            self.stamps_ns,
-            self._images,
-            found,
-            remote,
-            self._local,
-            plan,
-            (np.flatnonzero(np.diff(self.stamps_ns) > _PAUSE_NS) + 1).tolist(),
-            unreadable,
+def _seen(
+    frame: Frame, card: ModelCard, remote: Model | None, local: Model | None, local_side: int | None
+) -> _SeenFrame:
+    image, geometry = prepared(frame.pixels, frame.layout, card)
+    rgb = np.ascontiguousarray(image[..., ::-1] if card.layout is Layout.BGR8 else image)
+    return _SeenFrame(
+        frame.stamp_ns,
+        geometry,
+        rgb,
+        None if remote is None else remote.predict(image[np.newaxis])[0],
+        None if local is None else local_result(local, rgb, geometry, local_side),
+    )
+
+
+def _check_sizes(bag: Path, truths: Sequence[Mask | None], geometry: Geometry) -> None:
+    size = (geometry.source_height, geometry.source_width)
+    other = next((mask.shape for mask in truths if mask is not None and mask.shape != size), None)
+    if other is not None:
+        raise EvaluationError(
+            f"{bag}: labels of {other[::-1]} pixels, images of {size[::-1]}: give labels of each pixel"
         )
 
 

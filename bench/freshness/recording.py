@@ -32,6 +32,7 @@ _VEHICLE = EdgeConfig()  # The encodings by default.
 ONE_CORE = Placement(device="cpu", instances=1, intra_threads=1, inter_threads=1)  # One core a drive.
 _ROOT = Path("runs") / "freshness"
 _IMAGES, _RESULTS = "images.npy", "results.npz"
+_OF_FRAMES = ("images", "truths", "remote", "local", "drives", "sizes")  # Fields with an element for each frame.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class RecordedDrivePlan:
         """The weather; the drives have all of them in turn."""
         return WEATHERS[self.number % len(WEATHERS)]
 
+    @property
+    def name(self) -> str:
+        """The name of the drive, the same at every rate."""
+        return f"{self.seed} {self.weather}"
+
     def folder(self) -> Path:
         """Returns the folder of the recording, which is another one if a model changes."""
         repository = Repository(self.models)
@@ -80,6 +86,7 @@ class RecordedDrive:
     truths: Any
     remote: Any
     local: Sequence[LocalOutput]  # Empty without a local model.
+    drives: Sequence[str]  # The name of the continuous drive that each frame is part of.
 
     def local_output(self, tick: Tick) -> LocalOutput:
         """Returns what the vehicle's own model makes of the image of a tick."""
@@ -88,10 +95,6 @@ class RecordedDrive:
     def in_truth(self, mask: Mask) -> Mask:
         """Returns a result in the size of the true labels, which by default is that of the results."""
         return mask
-
-    def drive_of(self, tick: int) -> str:
-        """Returns the name of the continuous drive that a frame is part of."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +108,16 @@ class SyntheticDrive(RecordedDrive):
     @property
     def name(self) -> str:
         """The name of the drive, the same at every rate."""
-        return f"{self.plan.seed} {self.plan.weather}"
+        return self.plan.name
 
     @property
     def period_ns(self) -> int:
         """The time between two frames."""
         return round(1e9 / self.rate_hz)
 
-    def drive_of(self, _tick: int) -> str:
-        """See RecordedDrive."""
-        return self.name
-
     def only_every(self, number: int) -> "SyntheticDrive":
         """Returns the drive as a slower camera sees it, with every n-th frame."""
-        parts = {name: getattr(self, name)[::number] for name in ("images", "truths", "remote", "local", "sizes")}
+        parts = {name: getattr(self, name)[::number] for name in _OF_FRAMES}
         rate_hz = self.rate_hz // number
         return replace(self, **parts, rate_hz=rate_hz, due_ns=_due_ns(len(parts["images"]), rate_hz))
 
@@ -158,6 +157,7 @@ def record_drive(plan: RecordedDrivePlan, on_frame: Callable[[int], None] = lamb
         stored["truths"],
         stored["remote"],
         [LocalOutput(*each) for each in zip(masks, stored.get("probabilities", [None] * len(masks)), strict=True)],
+        [plan.name] * plan.frames,
         plan=plan,
         sizes=tuple(map(tuple, stored["sizes"].tolist())),
         rate_hz=plan.rate_hz,

@@ -153,7 +153,7 @@ def score(drive: RecordedDrive, made: Sequence[MadeOutput], ticks: Container[int
             continue
         shown = None if each.mask is None else drive.classes.of_network(drive.in_truth(each.mask))
         truth = drive.classes.of_truth(truth)
-        scores.add(truth, shown, origin=each.origin, age_ns=each.age_ns, drive=drive.drive_of(tick))
+        scores.add(truth, shown, origin=each.origin, age_ns=each.age_ns, drive=drive.drives[tick])
     return scores
 
 

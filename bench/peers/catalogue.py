@@ -20,7 +20,7 @@ class ServerSetup:
 
     environment: Environment
     folder: Path  # Folder for settings, caches and the log.
-    ports: list[int]  # Free ports: HTTP, gRPC, and two others.
+    ports: list[int]  # Free ports: HTTP and gRPC.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,10 @@ class Peer:
     command: Callable[[ServerSetup], list[str]]
     ways: tuple[Way, ...]
     ready_path: str = ""  # HTTP path that answers 200 when the model is loaded, before the first inference.
-    ready_word: str = ""  # Text that the answer must contain, if 200 is not enough.
     ready_port: int = 0  # Index of the port.
     variables: Mapping[str, str] = field(default_factory=dict)  # Environment variables.
     is_alone: bool = False  # Whether it listens on every address, so that it only runs in a network namespace.
     is_floor: bool = False  # Whether it is the bare gRPC server, the lower limit of a gRPC call.
-    is_torch: bool = False  # Whether it serves TorchScript, whose results differ in the last bits.
 
 
 def _module(name: str) -> Callable[[ServerSetup], list[str]]:
@@ -55,7 +53,7 @@ def _module(name: str) -> Callable[[ServerSetup], list[str]]:
         str(setup.environment.python),
         "-m",
         f"{_SERVERS}.{name}",
-        *map(str, setup.ports[:2]),
+        *map(str, setup.ports),
     ]
 
 
@@ -65,7 +63,7 @@ def _bentoml(setup: ServerSetup) -> list[str]:
 
 
 def _mlserver(setup: ServerSetup) -> list[str]:
-    http_port, grpc_port, *_ = setup.ports
+    http_port, grpc_port = setup.ports
     settings = {
         "host": "127.0.0.1",
         "http_port": http_port,
@@ -78,30 +76,6 @@ def _mlserver(setup: ServerSetup) -> list[str]:
     (setup.folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     (setup.folder / "model-settings.json").write_text(json.dumps(model), encoding="utf-8")
     return [str(setup.environment.programs / "mlserver"), "start", str(setup.folder)]
-
-
-def _torchserve(setup: ServerSetup) -> list[str]:
-    archive = setup.folder / "store" / MODEL
-    (archive / "MAR-INF").mkdir(parents=True, exist_ok=True)
-    handler = ROOT.joinpath(*_SERVERS.split("."), "torchserve_handler.py")
-    (archive / handler.name).write_bytes(handler.read_bytes())
-    manifest = {"runtime": "python", "model": {"modelName": MODEL, "modelVersion": "1.0", "handler": handler.name}}
-    (archive / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(manifest), encoding="utf-8")
-    settings = setup.folder / "config.properties"
-    http_port, grpc_port, other_http_port, other_grpc_port = setup.ports
-    addresses = {
-        "inference_address": f"http://127.0.0.1:{http_port}",
-        "management_address": f"http://127.0.0.1:{http_port}",
-        "metrics_address": f"http://127.0.0.1:{other_http_port}",
-        "grpc_inference_port": grpc_port,
-        "grpc_management_port": other_grpc_port,
-        "default_workers_per_model": 1,
-        "model_store": archive.parent,
-        "load_models": MODEL,
-    }
-    settings.write_text("".join(f"{key}={value}\n" for key, value in addresses.items()), encoding="utf-8")
-    command = [str(setup.environment.programs / "torchserve"), "--start", "--foreground", "--ncs"]
-    return [*command, "--disable-token-auth", "--ts-config", str(settings), "--models", f"{MODEL}={MODEL}"]
 
 
 def _http(path: str) -> Way:
@@ -145,15 +119,6 @@ PEERS = {
         _mlserver,
         (Way("grpc", lambda setup: TensorClient("grpc", setup.ports[1], as_element=True)),),
         _OPEN_INFERENCE_READY,
-    ),
-    "torchserve": Peer(
-        "TorchServe",
-        "torchserve",
-        _torchserve,
-        (_http(f"/predictions/{MODEL}"),),
-        f"/models/{MODEL}",
-        '"READY"',
-        is_torch=True,
     ),
     "grpcio": Peer(
         "bare gRPC",

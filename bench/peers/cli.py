@@ -30,7 +30,7 @@ def _tables(result: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield from (scenario_comparison if "scenarios" in result else load_comparison).tables(result)
 
 
-peers = harness.bench_command("peers", PeerPlan, measure, _tables, json=harness.JSON_FILE)
+peers = harness.bench_command("peers", PeerPlan, measure, _tables)
 _compare = peers.callback
 
 

@@ -27,8 +27,10 @@ from bench.peers.function import (
     TOOK_BYTES,
     TOOK_OUTPUT,
 )
+from edge.config import EdgeConfig
 from edge.transports.channel import RpcReply
 from edge.transports.grpc_channel import SkylaneAdapter
+from edge.transports.opening import open_transport
 from ops.processes.deployment import Deployment
 from shared import clock
 from shared.errors import SkylaneError
@@ -58,11 +60,6 @@ class Job:
         """The bytes of the image: JPEG or raw pixels."""
         return bytes(self.frame.data)
 
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Input shape of the function, H×W×3; differs from the frame's if the server resizes it."""
-        return self.frame.geometry.target_height, self.frame.geometry.target_width, 3
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -86,8 +83,8 @@ class Client(Protocol):
         """Closes the connection."""
 
 
-def check_ready(port: int, path: str, word: str) -> None:
-    """Checks a server's readiness route: status 200 and a body with `word`.
+def check_ready(port: int, path: str) -> None:
+    """Checks a server's readiness route: status 200.
 
     Raises:
         PeerError: the server is not ready.
@@ -96,7 +93,7 @@ def check_ready(port: int, path: str, word: str) -> None:
         answer = requests.get(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S)
     except requests.RequestException as error:
         raise PeerError(f"no answer over HTTP: {error}") from error
-    if answer.status_code != http.HTTPStatus.OK or word not in answer.text:
+    if answer.status_code != http.HTTPStatus.OK:
         raise PeerError(f"{path} answers HTTP {answer.status_code}: {answer.text[:200]}")
 
 
@@ -299,7 +296,8 @@ class SkylaneClient:
             SkylaneError: it cannot connect, or no worker serves the model.
         """
         self._frames = _Frames(mask_codec)
-        self._transport = deployment.transport(transport, self._frames.vehicle, self._frames.session, model)
+        settings = {"vehicle": self._frames.vehicle, "model": model, "window": 1, **deployment.endpoint(transport)}
+        self._transport = open_transport(EdgeConfig.model_validate(settings), self._frames.session)
         self._unreachable = ""
         if not self._transport.workers.wait_until_served(PATIENCE_S):
             self.close()

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 GRAPH_VARIABLE = "SKYLANE_PEER_GRAPH"  # Environment variable with the graph's file.
-SHAPE_VARIABLE = "SKYLANE_PEER_SHAPE"  # Environment variable with the input shape H×W×3, for example "608x968x3".
 MODEL = "road"  # Name of the model.
 INPUT, MASK_OUTPUT, TOOK_OUTPUT = "data", "mask", "inference_ns"  # Tensors of Open Inference calls.
 INFERENCE_HEADER = "Inference-Ns"  # Header in the responses of the other HTTP servers.

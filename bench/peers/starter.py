@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from bench import harness
 from bench.harness import BenchRun
 from bench.peers.catalogue import PEERS, ROOT, ServerSetup
 from bench.peers.clients import CallClient, Client, Job, PeerError, SkylaneClient, ask_once, check_ready
-from bench.peers.function import GRAPH_VARIABLE, SHAPE_VARIABLE
+from bench.peers.function import GRAPH_VARIABLE
 from bench.peers.rig import ProcessTree, Server, environment, has_own_network
 from bench.peers.workload import CODECS, warm_up, write_graph
 from edge.transports.transport import TRANSPORTS
@@ -155,21 +154,20 @@ class Starter:
         folder = self._folder / name
         folder.mkdir()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)  # The next start must not find old files.
-        setup = ServerSetup(made, folder, free_ports(4))
+        setup = ServerSetup(made, folder, free_ports(2))
         variables = {
             "PYTHONPATH": str(ROOT),
             "PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder),  # Caches; the next two variables are for sockets.
             "TMPDIR": str(folder),
             "TEMP": str(folder),
-            GRAPH_VARIABLE: str(self._served_file(is_torch=peer.is_torch)),
-            SHAPE_VARIABLE: "x".join(map(str, self._job.input_shape)),
+            GRAPH_VARIABLE: str(self._graph()),
             **peer.variables,
         }
         server = stack.enter_context(Server(peer.command(setup), folder, variables, made.server_log))
         connects = {way: partial(way.connect, setup) for way in peer.ways}
         if is_cold:
-            attempt = partial(check_ready, setup.ports[peer.ready_port], peer.ready_path, peer.ready_word)
+            attempt = partial(check_ready, setup.ports[peer.ready_port], peer.ready_path)
         else:
             attempt = partial(ask_once, connects[peer.ways[0]], self._job)
         server.wait(attempt, _READY_S)
@@ -178,17 +176,11 @@ class Starter:
             for way, connect in connects.items()
         ]
 
-    def _served_file(self, *, is_torch: bool) -> Path:
-        """Returns the file with the graph of Skylane's engine, or with the same network as TorchScript."""
-        models, model = self._plan.models, self._plan.model
-        path = self._folder / ("network.pt" if is_torch else "graph.pb")
-        if path.exists():
-            return path
-        if is_torch:
-            write: Callable[..., None] = import_module("bench.peers.torch_network").write_torchscript
-            write(models, model, path, self._job.input_shape[:2])
-        else:
-            write_graph(models, model, path)
+    def _graph(self) -> Path:
+        """Returns the file with the graph of Skylane's engine."""
+        path = self._folder / "graph.pb"
+        if not path.exists():
+            write_graph(self._plan.models, self._plan.model, path)
         return path
 
 

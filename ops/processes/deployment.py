@@ -4,11 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from edge.config import EdgeConfig
-from edge.transports.opening import open_transport
-from edge.transports.transport import MQTT, TRANSPORTS, Transport
+from edge.transports.transport import MQTT, TRANSPORTS
 from ops.broker.broker import Broker
 from ops.processes.child import BenchError, cli_flags
 from ops.processes.playback import WARM_UP_FRAMES, PlaybackSettings
@@ -69,18 +67,11 @@ class Deployment(AbstractContextManager["Deployment"]):
             return self.broker.url
         return self.grpc if transport in GRPC_TRANSPORTS else self.http
 
-    def transport(self, transport: str, vehicle: str, session: str, model: str, *, window: int = 1) -> Transport:
-        """Opens a transport as a vehicle node with this window does; the caller closes it.
-
-        Raises:
-            SkylaneError: the endpoint cannot be reached.
-        """
-        endpoint = (
-            {"broker": self.broker.url} if transport == MQTT else {"worker_addresses": (self.address(transport),)}
-        )
-        settings = {"vehicle": vehicle, "model": model, "transport": transport, "window": window, **endpoint}
-        config = EdgeConfig.model_validate(settings)
-        return open_transport(config, session)
+    def endpoint(self, transport: str) -> dict[str, Any]:
+        """Returns the keys of a vehicle's configuration with which it connects over a transport."""
+        address = self.address(transport)
+        key = {"broker": address} if transport == MQTT else {"worker_addresses": (address,)}
+        return {"transport": transport, **key}
 
     def play(
         self,

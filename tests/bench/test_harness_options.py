@@ -1,3 +1,4 @@
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +42,19 @@ def test_a_result_that_cannot_be_written_is_refused_before_the_measurement(tmp_p
     def measure(plan: _Plan, _: object) -> dict[str, object]:
         raise AssertionError(plan)
 
-    command = harness.bench_command("gateway", _Plan, measure, lambda _: [], json=harness.JSON_FILE)
+    command = harness.bench_command("gateway", _Plan, measure, lambda _: [])
     done = CliRunner().invoke(command, ["--json", str(tmp_path / "file" / "result.json")])
     assert isinstance(done.exception, SkylaneError)
     assert str(done.exception).endswith("file exists and is not a folder: choose another --json")
+
+
+def test_the_result_is_printed_and_written(tmp_path: Path) -> None:
+    """The file is for programs, and says on which machine."""
+    path = tmp_path / "result.json"
+    done = CliRunner().invoke(_gateway, ["--json", str(path)], catch_exceptions=False)
+    assert done.stdout.startswith("a b, 20 frames\n")
+    assert "cores" in done.stdout
+    assert json.loads(path.read_text()).keys() == {"used", "machine"}
 
 
 def test_a_number_out_of_its_range_is_rejected() -> None:

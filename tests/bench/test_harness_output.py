@@ -1,13 +1,10 @@
-import json
 import math
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench.harness import interval_verdict, show, span, target_line
-from shared.runtime.machine import machine
+from bench.harness import interval_verdict, span, target_line
 from shared.terminal_table import Table, result_table
 
 
@@ -65,15 +62,3 @@ def test_an_estimate_meets_a_target_only_with_its_whole_interval(
 ) -> None:
     """The value alone would call half of all coin tosses a success."""
     assert interval_verdict(low, high, **limits) is is_met
-
-
-def test_json_replaces_the_tables_or_goes_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json alone, a program must be able to parse the output."""
-    result = {"n": 1, "machine": machine()}
-    show(result, ["a line"], as_json=True)
-    assert json.loads(capsys.readouterr().out) == result
-    show(result, ["a line"], path=tmp_path / "result.json")
-    output = capsys.readouterr().out
-    assert output.startswith("a line\n")
-    assert "cores" in output
-    assert json.loads((tmp_path / "result.json").read_text()) == result

@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from bench.cli import BENCHES, bench
-from bench.engines import VARIANTS
 from bench.peers.rig import NETWORK_VARIABLE
 from rosbag_tools.drive.recording import DrivePlan, record
 from tests.pipeline.conftest import models
@@ -25,21 +24,17 @@ _ARGUMENTS = {
     "baselines": f"{_MODEL} --bag {{bag}} --frames 2 --rounds 1 --baseline mqtt",
     "batch": f"{_MODEL} --rounds 1 --bags 2 --frames 4 --executor local",
     "codecs": f"{_MODEL} --drive {{bag}} --frames 4 --quality 85",
-    "engines": f"{_MODEL} --bag {{bag}} --frames 4 --rounds 1",
     "failover": "--rounds 1 --frames 10 --vehicles 1 --workers 2 --think-ms 20",
     "fleet": "--rounds 1 --seconds 4 --vehicles 2 --worker-ms 20 --worker-ms 20 --seed 1",
     "freshness": "--models {models} --remote {model} --local local --drives 1 --frames 24 --outage-drives 0 --presenter hold",
     "gateway": f"{_MODEL} --seconds 1 --rounds 1 --clients 2 --transport mqtt --transport grpc",
-    "link": "--round-trips 10",
     "overhead": f"{_MODEL} --bag {{bag}} --frames 4 --rounds 1 --isolate",
     "peers": f"litserve {_MODEL} --bag {{bag}} --frames 4 --rounds 1 --clients 2 --codec jpeg",
     "saturation": f"{_MODEL} --seconds 1 --rounds 1 --vehicles 2 --factor 0.1",
-    "swap": f"{_MODEL} --swaps 1 --vehicles 1 --between 1",
     "tensorflow": f"{_MODEL} --rounds 1 --variant Session.run",
     "tls": f"{_MODEL} --rounds 1 --frames 2 --messages 8",
-    "transports": f"{_MODEL} --bag {{bag}} --frames 4 --rounds 1 --transport mqtt --transport grpc",
 }
-_OF_TENSORFLOW = {"baselines", "engines", "peers", "tensorflow"}  # Their subject is a graph of TensorFlow.
+_OF_TENSORFLOW = {"baselines", "peers", "tensorflow"}  # Their subject is a graph of TensorFlow.
 _WITHOUT_TABLES = {"peers"}  # The peers may not be installed.
 
 
@@ -80,7 +75,6 @@ def test_a_benchmark_runs_to_its_end(
     monkeypatch.setenv(
         NETWORK_VARIABLE, "own"
     )  # LitServe needs no network of its own, for which `peers` executes itself.
-    monkeypatch.setattr("bench.engines.VARIANTS", VARIANTS[:2])  # Without quantisation, which takes a minute.
     model = "tiny" if name in _OF_TENSORFLOW else "local"
     flags = [flag.format(models=repository, model=model, bag=bag) for flag in _ARGUMENTS[name].split()]
     done = CliRunner().invoke(bench, [name, *flags], catch_exceptions=False)

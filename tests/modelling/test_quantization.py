@@ -153,7 +153,7 @@ def test_synthetic_frames_have_ground_truth(tmp_path: Path) -> None:
 
 
 def test_without_openvino_the_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's installation lacks OpenVINO, and `skylane model quantize` and `python -m bench engines` import it late."""
+    """The demo's installation lacks OpenVINO, and `skylane model quantize` imports it late."""
     for name in [each for each in sys.modules if each.startswith("cloud.engines.openvino.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "modelling.quantization")

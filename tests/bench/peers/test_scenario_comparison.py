@@ -138,7 +138,6 @@ def test_each_server_has_a_transport_over_tcp() -> None:
         "litserve": ("http",),
         "mlserver": ("grpc",),
         "grpcio": ("grpc",),
-        "torchserve": ("http",),
     }
 
 
