@@ -19,7 +19,7 @@ from bench.harness import TOTAL, BenchRun, Comparison, Samples
 from cloud.models.loader import ModelLoader
 from edge.transports.transport import MQTT
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
-from modelling.evaluation.segmentation import evaluate_segmentation
+from modelling.evaluation.evaluate import evaluate_segmentation
 from ops.broker.broker import Broker
 from ops.processes.child import cli_flags
 from ops.processes.deployment import Deployment

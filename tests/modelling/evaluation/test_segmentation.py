@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, prepared
-from modelling.evaluation.segmentation import evaluate_segmentation
+from modelling.evaluation.evaluate import evaluate_segmentation
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.imaging.frames import Layout
@@ -85,7 +85,7 @@ def test_labels_with_names_are_compared_by_name(tmp_path: Path) -> None:
     truth[0, :3], truth[1, :2] = 1, 255
     result = evaluate_segmentation(_model(), _named_bag(tmp_path / "bag", truth, ("Light", "dog", "dark")))
     assert (result.mean_iou, result.classes.names) == (1.0, ("Light", "dark", "none"))
-    assert (result.labelled_pixels, result.ignored_pixels, result.foreign_pixels) == (94, 3, 5)
+    assert (result.truth.labelled, result.truth.ignored, result.truth.foreign) == (94, 3, 5)
     assert "not scored, as the network has no such class: dog (3.2 % of the labelled pixels)" in result.summary
     found = result.to_json()
     assert found["classes"] == {"compared": ["Light", "dark"], "ignored": ["dog"], "always_wrong": ["none"]}
@@ -156,7 +156,7 @@ def test_pixels_of_unknown_true_classes_are_counted_separately(tmp_path: Path) -
     truth = (_half() > 0).astype(np.uint8)
     truth[0] = 40
     result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(_half(), truth)]))
-    assert result.foreign_pixels == _WIDTH
+    assert result.truth.foreign == _WIDTH
     assert result.confusion.counts.sum() == (_HEIGHT - 1) * _WIDTH
     assert result.confusion.pixel_accuracy == 1.0
 

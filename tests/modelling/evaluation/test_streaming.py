@@ -25,8 +25,8 @@ def test_the_mean_iou_is_that_of_the_summed_confusion() -> None:
         truth, mask = random_mask(seed), random_mask(seed + 100)
         scores.add(truth, mask, origin="remote", age_ns=0)
         confusion = confusion.with_masks(truth, mask)
-    assert scores.mean_iou() == pytest.approx(confusion.mean_iou(NAMES))
-    assert scores.iou_by_class() == pytest.approx(
+    assert scores.accuracy() == pytest.approx(confusion.mean_iou(NAMES))
+    assert scores.by_class() == pytest.approx(
         dict(zip(NAMES[1:], confusion.intersection_over_union()[1:], strict=True))
     )
 
@@ -58,8 +58,8 @@ def test_a_missing_output_counts_in_the_second_value_only() -> None:
     scores = StreamingScores(NAMES)
     scores.add(TRUTH, TRUTH, origin="remote", age_ns=0)
     scores.add(TRUTH, None, origin="none")
-    assert scores.mean_iou() == 1.0
-    assert scores.mean_iou(with_missing=True) == 0.5
+    assert scores.accuracy() == 1.0
+    assert scores.accuracy(with_missing=True) == 0.5
     assert scores.origins() == {"remote": 1, "none": 1}
 
 
@@ -69,7 +69,7 @@ def test_pixels_outside_of_the_model_are_not_scored() -> None:
     truth[0, 0], mask[0, 2] = 9, 255
     scores = StreamingScores(NAMES)
     scores.add(truth, mask, origin="remote", age_ns=0)
-    assert scores.mean_iou() == 1.0
+    assert scores.accuracy() == 1.0
     assert scores.ticks[0].tallies[1].tolist() == [2, 3, 1]
 
 
@@ -86,5 +86,5 @@ def test_ticks_are_grouped_by_age_and_drive() -> None:
 
 def test_no_ticks_have_no_accuracy() -> None:
     """An empty run has no mean IoU rather than 0."""
-    assert math.isnan(StreamingScores(NAMES).mean_iou())
-    assert StreamingScores(NAMES).iou_by_class() == {}
+    assert math.isnan(StreamingScores(NAMES).accuracy())
+    assert StreamingScores(NAMES).by_class() == {}

@@ -28,7 +28,7 @@ def test_without_delay_it_is_the_average_precision_of_the_evaluation() -> None:
     scores, matcher = StreamingBoxes(NAMES), BoxMatcher(len(NAMES), 12.0)
     for seed in range(8):
         truth, found = frame(seed)
-        scores.add(truth, found, smallest=12.0, origin="remote", age_ns=0)
+        scores.add(truth, found, origin="remote", age_ns=0)
         matcher.add(found, *truth)
     expected = [matcher.metrics(class_id, 0.5).average_precision for class_id in range(2)]
     assert 0.2 < min(expected) < max(expected) < 1.0
@@ -41,7 +41,7 @@ def test_a_replicate_counts_each_tick_as_often_as_it_was_drawn() -> None:
     scores, doubled = StreamingBoxes(NAMES), StreamingBoxes(NAMES)
     for seed in range(5):
         truth, found = frame(seed)
-        tick = scores.add(truth, found, smallest=12.0, origin="remote", age_ns=0)
+        tick = scores.add(truth, found, origin="remote", age_ns=0)
         doubled.ticks += [tick] * (2 if seed == 1 else 0 if seed == 3 else 1)
     (replicate,) = scores.replicates(np.array([[1.0, 2.0, 1.0, 0.0, 1.0]]))
     assert replicate == pytest.approx(doubled.accuracy())
@@ -52,8 +52,8 @@ def test_a_missing_output_misses_all_true_boxes_in_the_second_value_only() -> No
     scores = StreamingBoxes(NAMES)
     (boxes, class_ids), _ = frame(1)
     right = Detections(boxes, class_ids.astype(np.uint16), np.full(6, 0.9, np.float32))
-    scores.add((boxes, class_ids), right, smallest=12.0, origin="remote", age_ns=0)
-    scores.add((boxes, class_ids), None, smallest=12.0, origin="none")
+    scores.add((boxes, class_ids), right, origin="remote", age_ns=0)
+    scores.add((boxes, class_ids), None, origin="none")
     assert scores.accuracy() == 1.0
     assert scores.accuracy(with_missing=True) == 0.5
     assert scores.origins() == {"remote": 1, "none": 1}

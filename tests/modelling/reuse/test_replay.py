@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
-from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.evaluate import evaluate_model
 from modelling.reuse.replay import Replay, replay
 from modelling.reuse.search import Tuner
 from modelling.reuse.tune import TuneSettings, tune
