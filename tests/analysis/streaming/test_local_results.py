@@ -1,6 +1,5 @@
 """Runs in which the local model answered frames in place of a worker: which results the rows of the chapter count."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,21 +34,16 @@ def test_holding_is_scored_with_and_without_local_results(run: Path) -> None:
     assert accuracy.held_from_workers.by_class()["car"] < accuracy.held.by_class()["car"]
 
 
-def test_page_and_json_say_which_results_they_count(run: Path) -> None:
+def test_page_and_data_say_which_results_they_count(run: Path) -> None:
     """Readers compute the numbers again, and need to know that local results are among them, and how many."""
-    page = run / "page.html"
-    arguments = [str(run), "--truth", str(run.parent / "truth"), "--json", "--out", str(page)]
-    ended = CliRunner().invoke(report, arguments, catch_exceptions=False)
+    page, truth = run / "page.html", run.parent / "truth"
+    CliRunner().invoke(report, [str(run), "--truth", str(truth), "--out", str(page)], catch_exceptions=False)
     text = page.read_text(encoding="utf-8")
     assert "newest held, workers only" in text
     assert "ceiling, workers only" in text
     assert "Of the 20 results of the ceiling, 10 are those of the local model, logged as answered_locally" in text
-    found = json.loads(ended.stdout)["streaming"]
-    assert found["held_from_workers"]["accuracy"]["value"] < found["held"]["accuracy"]["value"]
-    assert found["ceiling_from_workers"]["accuracy"]["value"] == 1.0
-
-
-def test_a_run_without_local_results_has_no_such_rows(run: Path) -> None:
-    """All of its results are a worker's."""
+    found = streaming_json(run_accuracy(load_run(run), truth))
+    assert found["held_from_workers"]["accuracy"].value < found["held"]["accuracy"].value
+    assert found["ceiling_from_workers"]["accuracy"].value == 1.0
     plain = write_streaming_run(run.parent / "plain")
-    assert "held_from_workers" not in streaming_json(run_accuracy(load_run(plain), run.parent / "truth"))
+    assert "held_from_workers" not in streaming_json(run_accuracy(load_run(plain), truth))
