@@ -50,7 +50,7 @@ def charts(result: Result) -> tuple[Chart, ...]:
 def summary(result: Result) -> str:
     """Returns the accuracy of each presenter at one age, in one sentence."""
     case = next(case for case in result["ages"] if case["age_ms"] == _CLASSES_AT_MS)
-    made, ready = (_values(each) for each in (case, _at_tick(case)))
+    made, ready = (_values(each) for each in (case, case["at_tick"]))
     return (
         f"On synthetic drives, masks that are {_CLASSES_AT_MS} ms old have a mean IoU of {ready[HOLD]} at the tick if they are held, "
         f"{ready[WARP]} if they are warped, and {ready[FUSE]} if they are fused with the local model's, which alone reaches "
@@ -73,8 +73,8 @@ def real_summary(perfect: Result, network: Result) -> str:
     """Returns the accuracy on a real drive, in one paragraph."""
     drive = perfect["real_drives"][0]
     case, of_network = _nearest(perfect), _nearest(network)
-    made, ready = (_values(each) for each in (case, _at_tick(case)))
-    others, others_ready = (_values(each) for each in (of_network, _at_tick(of_network)))
+    made, ready = (_values(each) for each in (case, case["at_tick"]))
+    others, others_ready = (_values(each) for each in (of_network, of_network["at_tick"]))
     return (
         f"On a real drive (CamVid 0016E5: one drive, {drive['labelled']} labelled frames at {number(drive['rate_hz'], 0)} Hz), masks "
         f"that are {case['age_ms']} ms old and were perfect have a mean IoU of {ready[HOLD]} at the tick if they are held, and "
@@ -89,18 +89,6 @@ def _values(case: Mapping[str, Any]) -> dict[str, str]:
     return {name: _with_interval(each["mean_iou"]) for name, each in case["candidates"].items()}
 
 
-def _at_tick(case: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what was measured at the tick; dashes where only the measure for the tick is known, as in earlier versions."""
-    unknown = {"value": None, "low": None, "high": None}
-    nothing = {"mean_iou": unknown, "origins": {}}
-    return case.get("at_tick") or {
-        "ticks": "–",
-        "candidates": dict.fromkeys(case.get("candidates", ()), nothing),
-        "margins": {FUSE: dict.fromkeys((LOCAL, HOLD), unknown)},
-        "within": dict.fromkeys(case.get("within", ()), nothing),
-    }
-
-
 def _nearest(result: Result) -> Mapping[str, Any]:
     return min(result["ages"], key=lambda case: abs(int(case["age_ms"]) - _CLASSES_AT_MS))
 
@@ -111,7 +99,7 @@ def _n(result: Result, case: Mapping[str, Any]) -> str:
 
 def _tables(block: str, heading: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Iterator[str]]:
     """Returns the lines of the tables of both measures."""
-    at_tick = [(label, {**case, **_at_tick(case)}) for label, case in rows]
+    at_tick = [(label, {**case, **case["at_tick"]}) for label, case in rows]
     return {f"{block}-at-tick": _table(heading, at_tick), f"{block}-for-tick": _table(heading, rows)}
 
 
@@ -131,7 +119,7 @@ def _margins(result: Result) -> Iterator[str]:
     ).join(("| ", "|"))
     yield "| --- | ---: | ---: | ---: | ---: |"
     for case in result["ages"]:
-        cells = [_points(each["margins"][FUSE][name]) for each in (_at_tick(case), case) for name in names]
+        cells = [_points(each["margins"][FUSE][name]) for each in (case["at_tick"], case) for name in names]
         yield f"| fuse, {case['age_ms']} ms | " + " | ".join(cells) + " |"
     dedelayed = (f"{100 * DEDELAYED[name]:+.1f}" for name in names)
     yield f"| Dedelayed, {_DEDELAYED_AT_MS} ms (BDD100K) | | | " + " | ".join(dedelayed) + " |"
@@ -145,7 +133,7 @@ def _targets(result: Result) -> Iterator[str]:
         is_met = target["is_met"]  # Of a count; an estimate is judged by its interval.
         if target["low"] is not None:
             by_interval = interval_verdict(target["low"], target["high"], least=target["least"])
-            if by_interval is False or is_met is True or "is_met" not in target:  # Else other margins decide, too.
+            if by_interval is False or is_met is True:  # Else other margins decide, too.
                 is_met = by_interval
         yield f"| {target['name']} | {least} | {value} | {verdict_text(is_met)} |"
 
@@ -154,7 +142,7 @@ def _outage(outage: Mapping[str, Any]) -> Iterator[str]:
     names = [name for name in _STYLES if name in outage["within"]]
     yield "| | " + " | ".join(_title(name) for name in names) + " |"
     yield "| --- |" + " ---: |" * len(names)
-    for measure, part in (("at the tick", _at_tick(outage)), ("for the tick", outage)):
+    for measure, part in (("at the tick", outage["at_tick"]), ("for the tick", outage)):
         within = [part["within"][name] for name in names]
         yield (
             f"| mean IoU {measure} | " + " | ".join(_with_interval(each["mean_iou"], "<br>") for each in within) + " |"
@@ -168,9 +156,8 @@ def _live(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for run in runs:
         live, replayed = number(run["live"], 3), _with_interval(run["replayed"])
         verdict = "confirmed" if run["is_confirmed"] else "**not confirmed**"
-        times = run.get("after_due_ms", {})
-        after = " / ".join(number(times.get(key, float("nan")), 0) for key in ("median", "p95"))
-        at_tick = number(run.get("live_at_tick", float("nan")), 3)
+        after = " / ".join(number(run["after_due_ms"][key], 0) for key in ("median", "p95"))
+        at_tick = number(run["live_at_tick"], 3)
         cells = [run["presenter"], run["drives"], run["ticks"], live, replayed, verdict, f"{after} ms", at_tick]
         yield f"| {' | '.join(map(str, cells))} |"
 
@@ -185,10 +172,8 @@ def _classes(case: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _age_chart(ages: Sequence[Mapping[str, Any]]) -> Chart:
-    """Shows the streaming mean IoU of each candidate by the age of the results, with intervals: at the tick, if measured."""
-    measure, cases = "for the tick", ages
-    if all(case.get("at_tick") for case in ages):
-        measure, cases = "at the tick", [case["at_tick"] for case in ages]
+    """Shows the streaming mean IoU at the tick of each candidate by the age of the results, with intervals."""
+    cases = [case["at_tick"] for case in ages]
     traces = []
     for name, style in _STYLES.items():
         found = [case["candidates"][name]["mean_iou"] for case in cases if name in case["candidates"]]
@@ -211,9 +196,9 @@ def _age_chart(ages: Sequence[Mapping[str, Any]]) -> Chart:
         )
     layout = {
         "xaxis": axis_from_zero("age of the results, ms"),
-        "yaxis": axis(f"streaming mean IoU {measure}", range=[0.2, 0.9]),
+        "yaxis": axis("streaming mean IoU at the tick", range=[0.2, 0.9]),
     }
-    return Chart("results-freshness", f"Streaming mean IoU {measure} by the age of the results", tuple(traces), layout)
+    return Chart("results-freshness", "Streaming mean IoU at the tick by the age of the results", tuple(traces), layout)
 
 
 def _outage_chart(outage: Mapping[str, Any]) -> Chart:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cloud.models.engine_benchmark import Candidate, candidates, race, reference
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, prepared_images
-from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.evaluate import evaluate_model
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.errors import SkylaneError
 from shared.inference.engine import Images, Outputs

@@ -196,7 +196,7 @@ def evaluate(
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
     from modelling.evaluation.bag_images import EvaluationSettings
-    from modelling.evaluation.dispatch import evaluate_model  # As in `build`.
+    from modelling.evaluation.evaluate import evaluate_model  # As in `build`.
 
     with ModelLoader(repository, Placement(device=device)).open(name) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])

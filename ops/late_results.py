@@ -12,7 +12,7 @@ from rich.console import Console
 from edge.config import EdgeConfig
 from edge.presenting.presented_run import OUTPUTS_FOLDER
 from edge.run import run
-from edge.sinks.rendering import mark_untrained, resized
+from edge.sinks.rendering import resized
 from edge.sinks.video import VIDEO_FORMATS, VideoFile
 from edge.sources.source import kind_of, open_source
 from modelling.evaluation.bag_images import TimestampMatcher, images_with_labels, labelled_camera, prepared
@@ -34,7 +34,7 @@ from shared.messages.topics import camera_name
 from shared.models.repository import Repository
 from shared.network.link_spec import LinkSpec
 from shared.runlog.presented_log import PresentedRow, read_presented
-from shared.tasks.drawing import draw_lines
+from shared.tasks.drawing import draw_lines, mark_untrained
 
 # With encoding and transport about 170 ms: at ten frames a second, the newest result is two frames old.
 _LINK = LinkSpec(delay_ms=50)

@@ -7,7 +7,8 @@ import numpy as np
 
 from analysis.statistics.bootstrap import Floats, measure_dependence, percentile_interval, resampled_sums
 from analysis.statistics.description import IntervalEstimate
-from modelling.evaluation.streaming import StreamingBoxes, StreamingScores, Tallies, mean_iou
+from modelling.evaluation.metrics import Tallies
+from modelling.evaluation.streaming import StreamingBoxes, StreamingScores
 from shared.runlog.mean_interval import MIN_RUNS
 
 
@@ -18,7 +19,7 @@ def accuracy_interval(scores: StreamingScores, *, with_missing: bool = False, se
     blocks.
     """
     groups = _groups(scores, with_missing=with_missing)
-    value = scores.mean_iou(with_missing=with_missing)
+    value = scores.accuracy(with_missing=with_missing)
     return _interval(value, _replicates(groups, scores, seed), len(groups))
 
 
@@ -84,7 +85,7 @@ def _paired(candidates: Sequence[StreamingScores], *, with_missing: bool, seed: 
     length = max(_block_length(each.stacked(with_missing=with_missing), each) for each in candidates)
     groups = [_groups(each, with_missing=with_missing, block_length=length) for each in candidates]
     values = [
-        np.append(each.mean_iou(with_missing=with_missing), _replicates(summed, each, seed))
+        np.append(each.accuracy(with_missing=with_missing), _replicates(summed, each, seed))
         for each, summed in zip(candidates, groups, strict=True)
     ]
     return values, len(groups[0])
@@ -102,12 +103,12 @@ def _groups(scores: StreamingScores, *, with_missing: bool, block_length: int | 
 
 def _block_length(ticks: Tallies, scores: StreamingScores) -> int:
     """Returns the number of successive ticks that are resampled together, so that blocks are nearly independent."""
-    by_tick = mean_iou(ticks, scores.counted)
+    by_tick = scores.accuracies(ticks)
     return measure_dependence(by_tick[np.isfinite(by_tick)]).block_length
 
 
 def _replicates(groups: Tallies, scores: StreamingScores, seed: int) -> Floats:
-    return mean_iou(resampled_sums(groups, seed), scores.counted)
+    return scores.accuracies(resampled_sums(groups, seed))
 
 
 def _interval(value: float, replicates: Floats, groups: int) -> IntervalEstimate:

@@ -35,11 +35,10 @@ from rosbag_tools.messages.ros_types import MalformedMessageError, read_stamp
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from shared.errors import SkylaneError
+from shared.messages.topics import result_topic
 from shared.runlog.presented_log import HOLD, PRESENTED_NAME, OutputOrigin
 
 T = TypeVar("T")
-
-_CAMERA_TOPIC = "/image_raw"
 
 
 class StampedTopic(Generic[T]):
@@ -116,11 +115,6 @@ def positions_of(frames: Sequence[tuple[int, int | None]], stamps_ns: Sequence[i
     return positions
 
 
-def topic_of(camera: str, suffix: str) -> str:
-    """Returns the topic of a camera's results or labels, without a leading slash: `left/image_raw` → `left/<suffix>`."""
-    return f"{camera.strip('/').removesuffix(_CAMERA_TOPIC)}/{suffix}"
-
-
 @contextmanager
 def opened(path: Path, problem: str) -> Iterator[Bag]:
     """Opens a bag; `problem` is the begin of the error message.
@@ -168,15 +162,14 @@ def stored_results(folder: Path, comparison: TruthComparison, outputs: OutputsBy
             f"{folder} holds no {comparison.stored}: streaming accuracy compares stored results, so play the run with "
             "--sink bag"
         )
-    cameras = {camera: topic_of(camera, comparison.result_topic) for camera in outputs}
-    if len(set(cameras.values())) < len(cameras):
-        names = ", ".join(sorted(cameras))
+    if len(set(map(result_topic, outputs))) < len(outputs):
+        names = ", ".join(sorted(outputs))
         raise EvaluationError(f"two of the cameras {names} share a topic of results: play each in a run of its own")
     with opened(path, "the stored results cannot be read") as bag:
         topics: dict[str, StampedTopic[Any]] = {}
         positions: dict[str, dict[int, int]] = {}
         for camera, ticks in outputs.items():
-            if name := named_topic(bag, topic_of(camera, comparison.result_topic)):
+            if name := named_topic(bag, f"{result_topic(camera)}/{comparison.result_topic}"):
                 topics[camera] = StampedTopic(bag, name, comparison.read_result)
                 frames = [(tick.sequence, tick.stamp_ns) for tick in ticks if tick.source is not None]
                 positions[camera] = positions_of(frames, topics[camera].stamps_ns)
@@ -310,7 +303,7 @@ class _Scorer:
         suffix = comparison.truth_topic
         wanted = [str(camera) for camera in run.frames["camera"].unique()]
         for camera in wanted:
-            if name := named_topic(bag, topic_of(camera, suffix)):
+            if name := named_topic(bag, f"{result_topic(camera)}/{suffix}"):
                 self._truths[camera] = StampedTopic(bag, name, comparison.read_truth)
                 comparison.look_at(bag, camera, name)
         if not wanted:
@@ -320,7 +313,7 @@ class _Scorer:
             others = f"; it has them on {', '.join(found)}, which belong to another camera" if found else ""
             raise EvaluationError(
                 f"{bag.path} holds no true {suffix} for the cameras of {run.name} (a topic "
-                f"/{topic_of(wanted[0], suffix)}){others}: give the bag that has them"
+                f"{result_topic(wanted[0])}/{suffix}){others}: give the bag that has them"
             )
 
     def score(self, outputs: OutputsByCamera, results: StoredResults) -> _Scored:
@@ -345,7 +338,9 @@ class _Scorer:
         result = None if tick.source is None else results.read(camera, tick.source)
         if result is None and tick.source is not None:
             return _NOT_STORED
-        return self._comparison.add(scores, truth, result, tick, self._run.name)
+        if not (problem := self._comparison.problem(truth, result)):
+            scores.add(truth, result, origin=tick.origin, age_ns=tick.age_ns, drive=self._run.name)
+        return problem
 
     def check(self, found: _Scored, ticks: int) -> None:
         """Raises an EvaluationError if no tick could be scored."""

@@ -63,10 +63,10 @@ def compare_masks(folder: Path, bag: Path, warm_up: int) -> dict[str, Any]:
             rmtree(path / MaskComparison.stored, ignore_errors=True)
     made = [each.for_tick for each in found if each.for_tick is not None]
     at_tick = joined([each.at_tick for each in found])
-    for_tick = joined(made) if made else type(at_tick)(at_tick.names)
+    for_tick = joined(made) if made else at_tick.of(())
     ceiling = joined([each.ceiling for each in found])
     assert isinstance(ceiling, StreamingScores), "check_accuracy refuses models for other tasks"
-    values = {"mean_iou": ceiling.mean_iou(), "pixel_accuracy": ceiling.pixel_accuracy()}
+    values = {"mean_iou": ceiling.accuracy(), "pixel_accuracy": ceiling.pixel_accuracy()}
     for name, scores in (("at_tick", at_tick), ("for_tick", for_tick)):
         values[f"{name}_mean_iou"] = scores.accuracy()
         values[f"{name}_mean_iou_all_ticks"] = scores.accuracy(with_missing=True)

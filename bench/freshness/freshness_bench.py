@@ -332,9 +332,9 @@ def _candidate(scores: StreamingScores) -> dict[str, Any]:
     """Describes a candidate; ticks without an output count as wrong."""
     return {
         "mean_iou": estimate_record(accuracy_interval(scores, with_missing=True)),
-        "iou_by_class": {name: round(iou, 4) for name, iou in scores.iou_by_class().items()},
+        "iou_by_class": {name: round(iou, 4) for name, iou in scores.by_class().items()},
         "origins": scores.origins(),
-        "by_drive": {drive: _number(each.mean_iou(with_missing=True)) for drive, each in scores.by_drive().items()},
+        "by_drive": {drive: _number(each.accuracy(with_missing=True)) for drive, each in scores.by_drive().items()},
     }
 
 
@@ -356,7 +356,7 @@ def _outage(scores: Scores) -> dict[str, Any]:
         "seconds": [
             {
                 "from_s": second,
-                "mean_iou": {name: _number(each.mean_iou(with_missing=True)) for name, each in parts.items()},
+                "mean_iou": {name: _number(each.accuracy(with_missing=True)) for name, each in parts.items()},
                 "origins": {name: each.origins() for name, each in parts.items()},
             }
             for second, parts in seconds.items()

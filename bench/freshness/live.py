@@ -75,7 +75,7 @@ def measure_live(
     live = StreamingScores(names, [tick for each in found for tick in each.live.ticks])
     replayed = StreamingScores(names, [tick for each in found for tick in each.replayed.ticks])
     at_tick = joined([each.at_tick for each in found])
-    expected, value = accuracy_interval(replayed), live.mean_iou()
+    expected, value = accuracy_interval(replayed), live.accuracy()
     return {
         "presenter": plan.presenter,
         "drives": len(drives),

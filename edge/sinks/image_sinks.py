@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.sinks.rendering import draw_result, input_image, mark_untrained, resized, write_image, write_sink_file
+from edge.sinks.rendering import draw_result, input_image, resized, write_image, write_sink_file
 from edge.sinks.sink import FrameResult
 from shared.imaging.labels import colourise
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.messages.results import Tensors
-from shared.tasks.drawing import LEGIBLE_WIDTH
+from shared.tasks.drawing import LEGIBLE_WIDTH, mark_untrained
 
 _PARAMETERS = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 

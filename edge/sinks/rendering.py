@@ -11,7 +11,7 @@ from shared.errors import unwritable_message
 from shared.files import write_file
 from shared.imaging.codec import Mask
 from shared.imaging.geometry import UNSEEN
-from shared.imaging.image_files import ImageArray, stamp_untrained
+from shared.imaging.image_files import ImageArray
 from shared.imaging.opencv import cv2
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
@@ -35,11 +35,6 @@ def draw_result(image: ImageArray, frame: FrameResult, card: ModelCard, opacity:
         mask = input_mask(frame)
         result = cv2.resize(mask, image.shape[1::-1], interpolation=cv2.INTER_NEAREST)
     return task_named(card.task).draw(image, result, card.labels, frame.geometry, opacity)
-
-
-def mark_untrained(image: ImageArray, card: ModelCard) -> ImageArray:
-    """Marks an image if the model's weights are random: images are passed on without their run."""
-    return image if card.trained else stamp_untrained(image)
 
 
 def resized(image: ImageArray, width: int, height: int) -> ImageArray:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from edge.sinks.rendering import input_image, input_mask, mark_untrained, resized
+from edge.sinks.rendering import input_image, input_mask, resized
 from edge.sinks.sink import FrameResult
 from shared.imaging import boxes, image_codecs
 from shared.imaging.codec import Mask
@@ -20,6 +20,7 @@ from shared.runlog.latency_log import CSV_NAME, Outcome, read_rows
 from shared.runlog.latency_table import parts_of
 from shared.runlog.presented_log import OutputOrigin
 from shared.stages import OPTIONAL_STAGES
+from shared.tasks.drawing import mark_untrained
 
 SHOWN_OUTCOMES = tuple(outcome for outcome in Outcome if outcome is not Outcome.ABORTED)
 STACKED_PARTS = parts_of(())  # Gate and local model are drawn as a part of `encoded`.

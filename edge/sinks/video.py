@@ -11,10 +11,11 @@ import av
 import numpy as np
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc
 
-from edge.sinks.rendering import check_new, draw_result, input_image, mark_untrained, write_error
+from edge.sinks.rendering import check_new, draw_result, input_image, write_error
 from edge.sinks.sink import FrameResult, SinkError, VideoCodec
 from shared.files import create_file
 from shared.messages.model_card import ModelCard
+from shared.tasks.drawing import mark_untrained
 from shared.threads import unchanged_scheduling
 
 _OPACITY = 0.55

@@ -26,7 +26,7 @@ from shared.imaging import image_codecs
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Frame, Layout
 from shared.imaging.image_codecs import IMAGE_CODECS
-from shared.imaging.image_files import ImageFileError, read_image_file, stamp_untrained
+from shared.imaging.image_files import ImageFileError, read_image_file
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.model_card import ModelCard
 from shared.messages.msgpack_reader import VERSION_NAME
@@ -35,6 +35,7 @@ from shared.mqtt.paho_client import CONNECT_TIMEOUT_S
 from shared.network.endpoint import WORKER
 from shared.stages import CLOUD_STAGES, Stage, durations_ns, stage_times
 from shared.task import task_named
+from shared.tasks.drawing import mark_untrained
 
 UPLOAD_TRANSPORTS = {"grpc": "grpc", "http": "oip-rest"}  # The vehicle's transport for each choice.
 
@@ -201,8 +202,7 @@ def _annotate(record: FrameRecord, result: object, card: ModelCard) -> bytes:
     assert record.geometry is not None
     image = to_colour(record.image, card.layout, Layout.RGB8, "bilinear")
     drawn = task_named(card.task).draw(image, result, card.labels, record.geometry, _OPACITY)
-    stamped = drawn if card.trained else stamp_untrained(drawn)
-    return bytes(image_codecs.encode(stamped, Layout.RGB8, "jpeg", _ANNOTATED_QUALITY))
+    return bytes(image_codecs.encode(mark_untrained(drawn, card), Layout.RGB8, "jpeg", _ANNOTATED_QUALITY))
 
 
 _SUFFIXES = (".jpg", ".jpeg", ".png")

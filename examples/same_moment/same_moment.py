@@ -39,7 +39,7 @@ def panel(mask: np.ndarray | None, title: str) -> np.ndarray:
     if mask is not None and mask is not truth:
         scores = StreamingScores(drive.card.labels.names)
         scores.add(truth, mask, origin="", age_ns=0)
-        title = f"{title}: mean IoU {scores.mean_iou():.2f}"
+        title = f"{title}: mean IoU {scores.accuracy():.2f}"
     drawn = cv2.resize(drawn, (WIDTH, WIDTH * drawn.shape[0] // drawn.shape[1]), interpolation=cv2.INTER_AREA)
     strip = np.full((CAPTION, WIDTH, 3), WHITE, np.uint8)
     cv2.putText(strip, title, (6, 30), cv2.FONT_HERSHEY_SIMPLEX, FONT_SCALE, BLACK, 2, cv2.LINE_AA)

@@ -1,5 +1,6 @@
 """The images of a bag as a model takes them, and their ground truth: labels, boxes, and the answer to a question."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from modelling.evaluation.metrics import Floats
+from modelling.evaluation.metrics import Floats, TrueObjects
 from rosbag_tools.drive.scene import HEIGHT_SHARE, OBJECTS, Box
 from rosbag_tools.messages.ros_types import read_boxes, read_label_info, read_stamp
 from rosbag_tools.reading.bag import Bag
@@ -19,9 +20,11 @@ from rosbag_tools.reading.video_topics import with_pictures
 from rosbag_tools.records import Damage, Message
 from shared.errors import SkylaneError, suggestion
 from shared.imaging.bayer import demosaic_method, to_colour
+from shared.imaging.boxes import to_target
 from shared.imaging.frames import Frame, Layout, Pixels, UnreadableFrame
 from shared.imaging.geometry import Geometry, apply, plan
 from shared.messages.model_card import ModelCard
+from shared.messages.results import Detections
 
 LABELS = "/labels"  # The suffix of a topic with true labels.
 LABEL_INFO = "/label_info"  # The suffix of the topic with their names.
@@ -102,6 +105,56 @@ def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     clipped = np.concatenate([rows[:, :1], low, high], axis=1).astype(np.float32)
     is_trained = (visible >= SMALLEST**2) & (visible >= _MIN_VISIBLE * whole)
     return clipped[is_trained], clipped[~is_trained & (visible > 0)]
+
+
+class TrueBoxes:
+    """Converts the true boxes of frames to the classes of a detector, and counts those of other classes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names` are those of the classes. A box has the class of its name, or of the group of its name in OBJECTS."""
+        grouped = {name: class_id for class_id, group in enumerate(names) for name in OBJECTS.get(group, ())}
+        self._class_of = grouped | {name: class_id for class_id, name in enumerate(names)}
+        self._names = names
+        self.count = 0  # Boxes so far.
+        self.foreign: Counter[str] = Counter()  # Those of other classes by name.
+
+    def known(self, true: Sequence[Box]) -> TrueObjects:
+        """Returns the boxes of the detector's classes, N×4 in pixels of the frame, and their class ids."""
+        known = [box for box in true if box.name in self._class_of]
+        self.count += len(true)
+        self.foreign.update(box.name for box in true if box.name not in self._class_of)
+        return corners(known), np.array([self._class_of[box.name] for box in known], np.intp)
+
+    def in_input(self, true: Sequence[Box] | Detections, geometry: Geometry) -> TrueObjects:
+        """Returns the boxes N×4 in pixels of the detector's input, and their class ids.
+
+        Boxes of a bag are clipped to the input. A detector's own boxes count as they are.
+
+        Raises:
+            EvaluationError: the detector has none of the classes of a bag.
+        """
+        if isinstance(true, Detections):
+            return to_target(true.boxes, geometry), true.class_ids.astype(np.intp)
+        if not any(name in self._class_of for group in OBJECTS.values() for name in group):
+            raise EvaluationError(
+                f"none of the model's classes ({', '.join(self._names)[:200]}) is one of the drive's: its boxes "
+                "cannot be evaluated"
+            )
+        boxes, class_ids = self.known(true)
+        rows = np.concatenate([class_ids[:, np.newaxis].astype(np.float32), to_target(boxes, geometry)], axis=1)
+        clipped = np.concatenate(split_boxes(rows, geometry.target_height, geometry.target_width))
+        return clipped[:, 1:], clipped[:, 0].astype(np.intp)
+
+
+def corners(boxes: Sequence[Box]) -> Floats:
+    """Returns the corners of boxes, N×4: x1, y1, x2, y2."""
+    rows = [(box.x, box.y, box.x + box.width, box.y + box.height) for box in boxes]
+    return np.array(rows, np.float32).reshape(-1, 4)
+
+
+def in_input(found: Detections, geometry: Geometry) -> Detections:
+    """Returns objects in pixels of the source of `geometry` in pixels of the input."""
+    return Detections(to_target(found.boxes, geometry), found.class_ids, found.scores)
 
 
 ComparedWith = Literal["labels", "results"]  # The truth in a bag, or the results of the reference model.
@@ -188,6 +241,7 @@ class LabelledImages:
         self.names = label_names(path, self._truth) if suffix == LABELS else None
         self._path, self._suffix, self._frames = path, suffix, frames
         self._matcher: TimestampMatcher[Any, Any] = TimestampMatcher()
+        self.count = 0  # Images so far.
 
     @property
     def unmatched(self) -> int:
@@ -206,13 +260,12 @@ class LabelledImages:
         Raises:
             EvaluationError: no image has a truth of the same timestamp.
         """
-        number = 0
         with closing(self._with_boxes() if self._suffix == BOXES else self._with_labels()) as images:
-            for number, image in enumerate(images, start=1):
+            for self.count, image in enumerate(images, start=1):
                 yield image
-                if number == self._frames:
+                if self.count == self._frames:
                     break
-        if not number:
+        if not self.count:
             kind = self._suffix.strip("/")
             raise EvaluationError(
                 f"{self._path}: no image on {self.camera} has {kind} of the same timestamp on {self._truth}"

@@ -118,6 +118,39 @@ class ClassMap:
         return table
 
 
+class TrueMasks:
+    """Converts true labels to the compared classes, and counts their pixels."""
+
+    def __init__(self, classes: ClassMap) -> None:
+        self.classes = classes
+        self.pixels = 0
+        self.labelled = 0  # Pixels with a true class.
+        self.ignored = 0  # Those of them whose class is not compared.
+        self.highest_ignored = 0  # The highest of their class ids.
+
+    @property
+    def foreign(self) -> int:
+        """The pixels without a class, or whose class is not compared."""
+        return self.pixels - self.labelled + self.ignored
+
+    def compared(self, labels: npt.NDArray[Any]) -> _Mask:
+        """Returns the compared class of each pixel; `UNSEEN` for pixels that are not scored."""
+        labels = labels.astype(np.uint8, copy=False)
+        true = self.classes.of_truth(labels)
+        is_labelled = labels != UNSEEN
+        ignored = is_labelled & (true >= len(self.classes.names))
+        self.pixels += labels.size
+        self.labelled += int(np.count_nonzero(is_labelled))
+        if ignored.any():
+            self.ignored += int(np.count_nonzero(ignored))
+            self.highest_ignored = max(self.highest_ignored, int(labels[ignored].max()))
+        return true
+
+    def describe(self) -> str:
+        """Returns a sentence about what was compared; empty if both have the same classes."""
+        return self.classes.describe(self.ignored / max(1, self.labelled))
+
+
 def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | None = None) -> ClassMap:
     """Returns the map between the classes of a network and those of the truth.
 

@@ -10,26 +10,40 @@ A tick is a camera frame at the time at which it is due. Two outputs can be scor
     scores = StreamingScores(card.labels.names)
     scores.add(truth, mask, origin="warped", age_ns=200_000_000)
     scores.add(truth, None, origin="none")
-    scores.mean_iou(), scores.mean_iou(with_missing=True), scores.iou_by_class(), scores.by_age()
+    scores.accuracy(), scores.accuracy(with_missing=True), scores.by_class(), scores.by_age()
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from modelling.evaluation.metrics import UNLABELLED, BoxMatcher, Confusion
+from modelling.evaluation.metrics import (
+    HEADLINE_SIZE,
+    MatchedBoxes,
+    Tallies,
+    TrueObjects,
+    counted_classes,
+    defined_mean,
+    ious,
+    matched_boxes,
+    mean_iou,
+    precision_area,
+    tallies,
+)
 from shared.messages.results import Detections
 
 Mask = npt.NDArray[np.uint8]
-Tallies = npt.NDArray[np.int64]  # …×3×classes: pixels that are right, those of the true class, and those predicted.
+Floats = npt.NDArray[np.float64]
 
 AGE_EDGES_MS = (0, 50, 150, 250, 350, 450, 550, 1000)  # Lower ends of the age bins; the last bin has no upper end.
+_CHUNK = 100  # Replicates that are computed together, which bounds the memory.
 
 
 def newest_ready(made_for: Sequence[int], ready_ns: Sequence[int], due_ns: Sequence[int | None]) -> list[int | None]:
@@ -79,6 +93,10 @@ class ScoredTicks(ABC, Generic[T]):
         self.ticks = list(ticks)
 
     @abstractmethod
+    def tally(self, truth: Any, output: Any) -> T:
+        """Counts what is right and wrong in an output; None is a missing one, for which everything true is missed."""
+
+    @abstractmethod
     def accuracy(self, *, with_missing: bool = False) -> float:
         """Returns the accuracy of the outputs, 0 to 1; NaN without ticks.
 
@@ -89,9 +107,34 @@ class ScoredTicks(ABC, Generic[T]):
     def by_class(self) -> dict[str, float]:
         """Returns the accuracy of each class that is in the truth."""
 
+    def add(self, truth: Any, output: Any, *, origin: str, age_ns: int | None = None, drive: str = "") -> ScoredTick[T]:
+        """Scores one tick and returns it.
+
+        Args:
+            truth: What is true at the tick; see the classes of the tasks.
+            output: The result that counts at the tick, in the same pixels; None if the tick has none.
+            origin: Where the output came from; see `edge.presenting.presenter.OutputOrigin`.
+            age_ns: How much older than the tick the output's frame is; required with an output.
+            drive: The drive or the run to which the tick belongs.
+        """
+        assert (output is None) == (age_ns is None), "an output has an age; a missing one has none"
+        tick = ScoredTick(self.tally(truth, output), str(origin), age_ns, drive)
+        self.ticks.append(tick)
+        return tick
+
+    def of(self, ticks: Iterable[ScoredTick[T]]) -> Self:
+        """Returns the scores of other ticks of the same classes."""
+        other = copy(self)
+        other.ticks = list(ticks)
+        return other
+
     def where(self, condition: Callable[[ScoredTick[T]], bool]) -> Self:
         """Returns the scores of the ticks that meet a condition."""
-        return type(self)(self.names, filter(condition, self.ticks))
+        return self.of(filter(condition, self.ticks))
+
+    def counted(self, *, with_missing: bool = False) -> list[T]:
+        """Returns what is right and wrong in the ticks that count."""
+        return [tick.tallies for tick in self.ticks if with_missing or not tick.is_missing]
 
     def by_age(self, edges_ms: Sequence[float] = AGE_EDGES_MS) -> dict[float, Self]:
         """Returns the ticks with an output by the lower end of their age bin, in ms, without empty bins."""
@@ -99,14 +142,14 @@ class ScoredTicks(ABC, Generic[T]):
         for tick in self.ticks:
             if tick.age_ns is not None:
                 edge = edges_ms[max(0, int(np.searchsorted(edges_ms, tick.age_ns / 1e6, side="right")) - 1)]
-                bins.setdefault(edge, type(self)(self.names)).ticks.append(tick)
+                bins.setdefault(edge, self.of(())).ticks.append(tick)
         return dict(sorted(bins.items()))
 
     def by_drive(self) -> dict[str, Self]:
         """Returns the ticks by drive, in the order of their first tick."""
         drives: dict[str, Self] = {}
         for tick in self.ticks:
-            drives.setdefault(tick.drive, type(self)(self.names)).ticks.append(tick)
+            drives.setdefault(tick.drive, self.of(())).ticks.append(tick)
         return drives
 
     def ages_ms(self) -> npt.NDArray[np.float64]:
@@ -120,172 +163,80 @@ class ScoredTicks(ABC, Generic[T]):
 
 def joined(parts: Sequence[ScoredTicks[T]]) -> ScoredTicks[T]:
     """Returns the ticks of several runs of the same classes together."""
-    return type(parts[0])(parts[0].names, chain.from_iterable(part.ticks for part in parts))
+    return parts[0].of(chain.from_iterable(part.ticks for part in parts))
 
 
 class StreamingScores(ScoredTicks[Tallies]):
-    """Scored ticks of a segmentation; the class `none` is not part of the mean."""
+    """Scored ticks of a segmentation: the accuracy is the mean IoU over the true classes except `none`.
 
-    @property
-    def counted(self) -> npt.NDArray[np.bool_]:
-        """Which classes are part of the mean."""
-        return np.array([name != UNLABELLED for name in self.names])
+    The truth of a tick is the true class of each pixel, the output a mask of the same shape. Pixels are not scored whose
+    class the model does not have, such as those outside of its crop in the output.
+    """
 
-    def add(
-        self, truth: Mask, output: Mask | None, *, origin: str, age_ns: int | None = None, drive: str = ""
-    ) -> ScoredTick[Tallies]:
-        """Scores one tick and returns it.
+    def tally(self, truth: Mask, output: Mask | None) -> Tallies:
+        """See ScoredTicks."""
+        return tallies(truth, output, len(self.names))
 
-        Args:
-            truth: The true class of each pixel. Classes that the model does not have are not scored.
-            output: The mask, of the same shape; None if the tick has no output. Pixels of classes that the model does not
-                have, such as those outside of its crop, are not scored.
-            origin: Where the output came from; see `edge.presenting.presenter.OutputOrigin`.
-            age_ns: How much older than the tick the output's frame is; required with an output.
-            drive: The drive or the run to which the tick belongs.
-        """
-        assert (output is None) == (age_ns is None), "an output has an age; a missing one has none"
-        tick = ScoredTick(tallies(truth, output, len(self.names)), origin, age_ns, drive)
-        self.ticks.append(tick)
-        return tick
+    def accuracy(self, *, with_missing: bool = False) -> float:
+        """See ScoredTicks."""
+        return float(self.accuracies(self.stacked(with_missing=with_missing).sum(axis=0)))
 
-    def mean_iou(self, *, with_missing: bool = False) -> float:
-        """Returns the mean IoU over the classes in the true labels except `none`; NaN without ticks.
+    def accuracies(self, summed: npt.NDArray[np.number]) -> Floats:
+        """Returns the mean IoU of each sum of tallies, …×3×classes; NaN for a sum without any counted class."""
+        return mean_iou(summed, counted_classes(self.names))
 
-        `with_missing`: ticks without an output count too, with all of their pixels wrong.
-        """
-        return float(mean_iou(self._sum(with_missing=with_missing), self.counted))
-
-    def iou_by_class(self) -> dict[str, float]:
-        """Returns the IoU of each class in the true labels except `none`."""
-        summed = self._sum()
-        present = self.counted & (summed[1] > 0)
+    def by_class(self) -> dict[str, float]:
+        """See ScoredTicks."""
+        summed = self.stacked().sum(axis=0)
+        present = counted_classes(self.names) & (summed[1] > 0)
         return {name: float(iou) for name, iou, is_in in zip(self.names, ious(summed), present, strict=True) if is_in}
-
-    accuracy = mean_iou
-    by_class = iou_by_class
 
     def pixel_accuracy(self) -> float:
         """Returns the share of the scored pixels that are right; NaN without any."""
-        right, true, _ = self._sum().sum(axis=1)
+        right, true, _ = self.stacked().sum(axis=(0, 2))
         return float(right / true) if true else float("nan")
 
     def stacked(self, *, with_missing: bool = False) -> Tallies:
-        """Returns the tallies of the ticks, ticks×3×classes."""
-        chosen = [tick.tallies for tick in self.ticks if with_missing or not tick.is_missing]
-        return np.stack(chosen) if chosen else np.zeros((0, 3, len(self.names)), np.int64)
-
-    def _sum(self, *, with_missing: bool = False) -> Tallies:
-        return np.asarray(self.stacked(with_missing=with_missing).sum(axis=0))
-
-
-def tallies(truth: Mask, output: Mask | None, classes: int) -> Tallies:
-    """Returns, by class, the right pixels, the pixels of the true class and the predicted pixels; 3×classes.
-
-    Without an output (None), no pixel is right and none is predicted.
-    """
-    known = truth < classes
-    if output is None:
-        true = np.bincount(truth[known], minlength=classes)
-        return np.stack((np.zeros_like(true), true, np.zeros_like(true)))
-    known &= output < classes
-    counts = Confusion.empty(classes).with_masks(truth[known], output[known]).counts
-    return np.stack((np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)))
-
-
-def ious(summed: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
-    """Returns the IoU of each class from summed tallies …×3×classes; 0 for a class that no mask has."""
-    right, true, predicted = (summed[..., row, :].astype(np.float64) for row in range(3))
-    return right / np.maximum(true + predicted - right, 1.0)
-
-
-def mean_iou(summed: npt.NDArray[np.number], counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Returns the mean IoU over the counted classes that have true pixels, from summed tallies …×3×classes.
-
-    NaN where no counted class has any.
-    """
-    present = counted & (summed[..., 1, :] > 0)
-    number = present.sum(axis=-1)
-    total = np.where(present, ious(summed), 0.0).sum(axis=-1)
-    return np.asarray(np.divide(total, number, out=np.full(number.shape, np.nan), where=number > 0))
-
-
-Floats = npt.NDArray[np.float64]
-
-_CHUNK = 100  # Replicates that are computed together, which bounds the memory.
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedBoxes:
-    """The boxes of a tick by class: the scores of the found ones, whether each matches a true one, and the true ones."""
-
-    scores: tuple[Floats, ...]
-    hits: tuple[npt.NDArray[np.bool_], ...]
-    truths: tuple[int, ...]
-
-    @property
-    def recall(self) -> float:
-        """The share of the true boxes that were found; NaN without any."""
-        truths = sum(self.truths)
-        return sum(int(each.sum()) for each in self.hits) / truths if truths else float("nan")
+        """Returns the tallies of the ticks that count, ticks×3×classes."""
+        return np.array(self.counted(with_missing=with_missing), np.int64).reshape(-1, 3, len(self.names))
 
 
 class StreamingBoxes(ScoredTicks[MatchedBoxes]):
-    """Scored ticks of a detector."""
+    """Scored ticks of a detector: the accuracy is the mean of the average precision over the classes with true boxes.
 
-    def add(
+    The truth of a tick is its true boxes N×4 (x1, y1, x2, y2) and their class ids, the output the found boxes.
+    """
+
+    def __init__(
         self,
-        truth: tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]],
-        output: Detections | None,
+        names: Sequence[str],
+        ticks: Iterable[ScoredTick[MatchedBoxes]] = (),
         *,
-        smallest: float,
-        origin: str,
-        age_ns: int | None = None,
-        drive: str = "",
-    ) -> ScoredTick[MatchedBoxes]:
-        """Scores one tick and returns it.
+        smallest: float = HEADLINE_SIZE,
+    ) -> None:
+        """`smallest` is the root of the area of the smallest true box that counts, in pixels of the boxes."""
+        super().__init__(names, ticks)
+        self._smallest = smallest
 
-        Args:
-            truth: The true boxes N×4 (x1, y1, x2, y2) and their class ids.
-            output: The found boxes, in the same pixels; None if the tick has no output.
-            smallest: The root of the area of the smallest true box that counts, in the same pixels.
-            origin: Where the output came from; see `edge.presenting.presenter.OutputOrigin`.
-            age_ns: How much older than the tick the output's frame is; required with an output.
-            drive: The drive or the run to which the tick belongs.
-        """
-        assert (output is None) == (age_ns is None), "an output has an age; a missing one has none"
-        matcher = BoxMatcher(len(self.names), smallest)
-        matcher.add(output or _NOTHING, *truth)
-        scored = [matcher.scored(class_id) for class_id in range(len(self.names))]
-        matched = MatchedBoxes(
-            tuple(scores for scores, _ in scored), tuple(hits for _, hits in scored), tuple(matcher.truths)
-        )
-        tick = ScoredTick(matched, str(origin), age_ns, drive)
-        self.ticks.append(tick)
-        return tick
+    def tally(self, truth: TrueObjects, output: Detections | None) -> MatchedBoxes:
+        """See ScoredTicks."""
+        return matched_boxes(output or _NOTHING, truth, len(self.names), self._smallest)
 
     def accuracy(self, *, with_missing: bool = False) -> float:
-        """Returns the mean of the average precision over the classes with true boxes; NaN without any.
-
-        `with_missing`: ticks without an output count too, with all of their true boxes missed.
-        """
-        ticks = self.counted_ticks(with_missing=with_missing)
+        """See ScoredTicks."""
+        ticks = self.counted(with_missing=with_missing)
         return float(_mean_precision(ticks, len(self.names), np.ones((1, len(ticks))))[0])
 
     def by_class(self) -> dict[str, float]:
-        """Returns the average precision of each class with true boxes."""
-        ticks = self.counted_ticks()
+        """See ScoredTicks."""
+        ticks = self.counted()
         weights = np.ones((1, len(ticks)))
         values = {name: _precision(ticks, number, weights)[0] for number, name in enumerate(self.names)}
         return {name: float(value) for name, value in values.items() if np.isfinite(value)}
 
-    def counted_ticks(self, *, with_missing: bool = False) -> list[MatchedBoxes]:
-        """Returns what was matched in the ticks that count."""
-        return [tick.tallies for tick in self.ticks if with_missing or not tick.is_missing]
-
     def replicates(self, weights: Floats, *, with_missing: bool = False) -> Floats:
         """Returns the accuracy if each tick that counts occurred as often as a row of `weights` says."""
-        ticks = self.counted_ticks(with_missing=with_missing)
+        ticks = self.counted(with_missing=with_missing)
         parts = [weights[start : start + _CHUNK] for start in range(0, len(weights), _CHUNK)]
         return np.concatenate([_mean_precision(ticks, len(self.names), part) for part in parts])
 
@@ -296,25 +247,15 @@ _NOTHING = Detections(np.empty((0, 4), np.float32), np.empty(0, np.uint16), np.e
 def _mean_precision(ticks: list[MatchedBoxes], classes: int, weights: Floats) -> Floats:
     """Returns the mean over the classes with true boxes for each row of weights; NaN for a row without true boxes."""
     by_class = np.stack([_precision(ticks, class_id, weights) for class_id in range(classes)])
-    defined = np.isfinite(by_class)
-    total = np.where(defined, by_class, 0.0).sum(axis=0)
-    number = defined.sum(axis=0)
-    return np.asarray(np.divide(total, number, out=np.full(len(weights), np.nan), where=number > 0))
+    return defined_mean(by_class, np.isfinite(by_class), axis=0)
 
 
 def _precision(ticks: list[MatchedBoxes], class_id: int, weights: Floats) -> Floats:
     """Returns the average precision of a class for each row of weights, as `average_precision` for weights of 1."""
     truths = weights @ np.array([tick.truths[class_id] for tick in ticks], np.float64)
-    lengths = [len(tick.scores[class_id]) for tick in ticks]
-    if not sum(lengths):
-        return np.where(truths > 0, 0.0, np.nan)
-    scores = np.concatenate([tick.scores[class_id] for tick in ticks])
+    scores = np.concatenate([np.empty(0), *(tick.scores[class_id] for tick in ticks)])
+    hits = np.concatenate([np.empty(0, bool), *(tick.hits[class_id] for tick in ticks)])
     order = np.argsort(-scores, kind="stable")
-    hits = np.concatenate([tick.hits[class_id] for tick in ticks])[order]
-    of_tick = np.repeat(np.arange(len(ticks)), lengths)[order]
+    of_tick = np.repeat(np.arange(len(ticks)), [len(tick.scores[class_id]) for tick in ticks])[order]
     found = weights[:, of_tick]
-    correct = found * hits
-    precision = np.cumsum(correct, axis=1) / np.maximum(np.cumsum(found, axis=1), 1e-12)
-    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    area = (envelope * correct).sum(axis=1)
-    return np.asarray(np.divide(area, truths, out=np.full(len(weights), np.nan), where=truths > 0))
+    return precision_area(found * hits[order], found, truths)

@@ -15,7 +15,9 @@ Without true labels, the reference model's own results say which model is right.
 makes it seem better than it is. So a cell then differs from the moved result only if its gain exceeds the largest multiple.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +26,9 @@ from edge.presenting.flow import picture
 from edge.presenting.fuse import MaskPair, disagreement, fused_detections, fused_mask, score_range
 from edge.presenting.fusion_table import SCORES, FusionTable, JudgedAge, table_shape
 from edge.presenting.warp import moved_detections, moved_mask
-from modelling.evaluation.bag_images import ComparedWith
-from modelling.evaluation.detection import in_input
-from modelling.evaluation.metrics import HEADLINE_SIZE, UNLABELLED, BoxMatcher, Confusion
+from modelling.evaluation.bag_images import ComparedWith, in_input
+from modelling.evaluation.metrics import HEADLINE_SIZE, counted_classes, ious, matched_boxes, mean_iou
+from modelling.evaluation.streaming import ScoredTicks, StreamingBoxes, StreamingScores
 from modelling.fusion.recording import AgedResult
 
 Shares = npt.NDArray[np.float32]
@@ -49,10 +51,8 @@ class BoxCounts:
         plan, truth = each.now.tick.geometry, each.now.truth
         moved = moved_detections(each.source.remote, each.motion, plan)
         for found, counts in ((moved, self._remote[each.age]), (each.now.local.result, self._local)):
-            matcher = BoxMatcher(self._labels, HEADLINE_SIZE)
-            matcher.add(in_input(found, plan), *truth)
-            for label in range(self._labels):
-                scores, hits = matcher.scored(label)
+            matched = matched_boxes(in_input(found, plan), truth, self._labels, HEADLINE_SIZE)
+            for label, (scores, hits) in enumerate(zip(matched.scores, matched.hits, strict=True)):
                 ranges = score_range(scores)
                 counts[0, label] += np.bincount(ranges[hits], minlength=SCORES)
                 counts[1, label] += np.bincount(ranges, minlength=SCORES)
@@ -61,46 +61,6 @@ class BoxCounts:
     def arrays(self, ages: Sequence[int]) -> dict[str, Shares]:
         """Returns the arrays of a table with the given ages."""
         return {"remote": np.stack([_shares(self._remote[age]) for age in ages]), "local": _shares(self._local)}
-
-
-class BoxJudge:
-    """Compares what presenters show on drives that the table was not made from."""
-
-    def __init__(self, table: FusionTable, names: Sequence[str]) -> None:
-        self._table = table
-        self._labels = len(names)
-        self._matchers: dict[int, dict[str, BoxMatcher]] = {}
-
-    def add(self, each: AgedResult) -> None:
-        """Adds a tick."""
-        plan = each.now.tick.geometry
-        moved, local = moved_detections(each.source.remote, each.motion, plan), each.now.local.result
-        shown = {
-            "local": local,
-            "hold": each.source.remote,
-            "warp": moved,
-            "fuse": fused_detections(self._table, each.age, moved, local),
-            "ceiling": each.now.remote,
-        }
-        matchers = self._matchers.setdefault(
-            each.age, {name: BoxMatcher(self._labels, HEADLINE_SIZE) for name in shown}
-        )
-        for name, found in shown.items():
-            matchers[name].add(in_input(found, plan), *each.now.truth)
-
-    def judged(self) -> tuple[JudgedAge, ...]:
-        """Returns the mean average precision at each age that was met."""
-        ages = self._table.header.ages_ms
-        return tuple(
-            JudgedAge(age_ms=ages[age], **{name: self._mean(matcher) for name, matcher in matchers.items()})
-            for age, matchers in sorted(self._matchers.items())
-        )
-
-    def _mean(self, matcher: BoxMatcher) -> float:
-        found = [
-            matcher.metrics(label, 0.0).average_precision for label in range(self._labels) if matcher.truths[label]
-        ]
-        return round(float(np.mean(found)), 4) if found else 0.0
 
 
 def _shares(counts: npt.NDArray[np.float64]) -> Shares:
@@ -148,7 +108,7 @@ class MaskCounts:
     def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[np.uint8]]:
         """Returns the arrays of a table with the given ages, which have pixels."""
         labels = len(self._names)
-        is_counted = np.array([name != UNLABELLED for name in self._names])
+        is_counted = counted_classes(self._names)
         chosen = [
             choose(
                 np.stack([drive[age].reshape(-1, labels, labels, labels) for drive in self._drives]),
@@ -173,7 +133,7 @@ def choose(
         return _chosen(counts, is_counted, max(_CAUTIONS), remote).astype(np.uint8)
 
     def best(part: Counts, caution: float) -> Classes:
-        better = max((local, remote), key=lambda each: _mean_iou(_confusion(part.sum(axis=0), each), is_counted))
+        better = max((local, remote), key=lambda each: mean_iou(_tallies(part.sum(axis=0), each), is_counted))
         return _chosen(part, is_counted, caution, better)
 
     def accuracy_elsewhere(caution: float) -> float:
@@ -182,11 +142,11 @@ def choose(
         if folds == 1:
             return caution  # One drive says nothing of others: the most cautious choice wins.
         fold_of = np.arange(len(counts)) % folds
-        confusion = sum(
-            _confusion(counts[fold_of == fold].sum(axis=0), best(counts[fold_of != fold], caution))
+        elsewhere = [
+            _tallies(counts[fold_of == fold].sum(axis=0), best(counts[fold_of != fold], caution))
             for fold in range(folds)
-        )
-        return _mean_iou(np.asarray(confusion), is_counted)
+        ]
+        return float(mean_iou(np.sum(elsewhere, axis=0), is_counted))
 
     return best(counts, max(_CAUTIONS, key=accuracy_elsewhere)).astype(np.uint8)
 
@@ -204,7 +164,8 @@ def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float, u
     differ = remote != local
     classes, weights = usual, None
     for _ in range(_ROUNDS):
-        iou, union = _scores(_confusion(total, classes))
+        tallies = _tallies(total, classes)
+        iou, union = ious(tallies), np.maximum(tallies[1] + tallies[2] - tallies[0], 1.0)
         now = np.stack([(1 + iou) / union, iou / union]) * is_counted
         weights = now if weights is None else _DAMPING * weights + (1 - _DAMPING) * now
         gain, square = np.zeros_like(total), np.zeros_like(total)
@@ -218,57 +179,52 @@ def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float, u
     return classes
 
 
-def _confusion(counts: Counts, classes: Classes) -> Counts:
-    """Returns the pixels by predicted (row) and true class (column) if each cell is given a class."""
+def _tallies(counts: Counts, classes: Classes) -> Counts:
+    """Returns the tallies of `modelling.evaluation.metrics` if each cell is given a class."""
     labels = counts.shape[-1]
-    confusion = np.zeros((labels, labels))
+    confusion = np.zeros((labels, labels))  # By predicted and true class.
     np.add.at(confusion, classes.ravel(), counts.reshape(-1, labels))
-    return confusion
+    return np.stack((np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)))
 
 
-def _scores(confusion: Counts) -> tuple[Counts, Counts]:
-    """Returns IoU and union of each class."""
-    right = np.diag(confusion)
-    union = np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1) - right, 1.0)
-    return right / union, union
-
-
-def _mean_iou(confusion: Counts, is_counted: npt.NDArray[np.bool_]) -> float:
-    present = is_counted & confusion.any(axis=0)
-    return float(_scores(confusion)[0][present].mean()) if present.any() else 0.0
-
-
-class MaskJudge:
+class FusionJudge:
     """Compares what presenters show on drives that the table was not made from."""
 
     def __init__(self, table: FusionTable, names: Sequence[str]) -> None:
         self._table = table
-        self._names = names
-        self._confusions: dict[tuple[int, str], Confusion] = {}
+        self._is_masks = table.header.task == "segmentation"
+        kind = StreamingScores if self._is_masks else StreamingBoxes
+        self._scores: dict[int, dict[str, ScoredTicks[Any]]] = defaultdict(lambda: defaultdict(lambda: kind(names)))
 
     def add(self, each: AgedResult) -> None:
         """Adds a tick."""
-        plan = each.now.tick.geometry
-        moved = moved_mask(each.source.remote, each.motion, plan)
+        plan, local = each.now.tick.geometry, each.now.local
+        moved_result = moved_mask if self._is_masks else moved_detections
+        moved: Any = moved_result(each.source.remote, each.motion, plan)
+        fused = (
+            fused_mask(self._table, each.age, MaskPair(moved, local, each.motion, plan))
+            if self._is_masks
+            else fused_detections(self._table, each.age, moved, local.result)
+        )
         shown = {
-            "local": each.now.local.result,
+            "local": local.result,
             "hold": each.source.remote,
             "warp": moved,
-            "fuse": fused_mask(self._table, each.age, MaskPair(moved, each.now.local, each.motion, plan)),
+            "fuse": fused,
             "ceiling": each.now.remote,
         }
-        labels, truth = len(self._names), each.now.truth
-        for name, mask in shown.items():
-            known = (truth < labels) & (mask < labels)
-            before = self._confusions.get((each.age, name), Confusion.empty(labels))
-            self._confusions[each.age, name] = before.with_masks(truth[known], mask[known])
+        for name, result in shown.items():
+            output = result if self._is_masks else in_input(result, plan)
+            self._scores[each.age][name].add(each.now.truth, output, origin=name, age_ns=0)
 
     def judged(self) -> tuple[JudgedAge, ...]:
-        """Returns the mean IoU at each age that was met."""
+        """Returns the accuracy at each age that was met: mean IoU, or mean average precision."""
         ages = self._table.header.ages_ms
-        met = sorted({age for age, _ in self._confusions})
-        names = ("local", "hold", "warp", "fuse", "ceiling")
-        return tuple(JudgedAge(age_ms=ages[age], **{name: self._mean_iou(age, name) for name in names}) for age in met)
+        return tuple(
+            JudgedAge(age_ms=ages[age], **{name: _rounded(each.accuracy()) for name, each in scores.items()})
+            for age, scores in sorted(self._scores.items())
+        )
 
-    def _mean_iou(self, age: int, name: str) -> float:
-        return round(self._confusions[age, name].mean_iou(self._names), 4)
+
+def _rounded(accuracy: float) -> float:
+    return 0.0 if np.isnan(accuracy) else round(accuracy, 4)

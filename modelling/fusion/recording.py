@@ -10,8 +10,7 @@ from edge.presenting.flow import FlowTrack, Motion
 from edge.presenting.fuse import LocalOutput, local_input, local_output
 from edge.presenting.presenter import Tick
 from edge.presenting.warp import moved_mask
-from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, prepared
-from modelling.evaluation.detection import TrueBoxes
+from modelling.evaluation.bag_images import EvaluationSettings, LabelledImage, TrueBoxes, prepared
 from shared.imaging.codec import Mask
 from shared.imaging.frames import Layout, Pixels
 from shared.imaging.geometry import UNSEEN, Geometry
@@ -59,7 +58,7 @@ def recorded_frames(
         SkylaneError: the images cannot be read.
     """
     card, manifest = reference.card, reference.manifest
-    truths = TrueBoxes(card) if card.task == "detection" else None
+    truths = TrueBoxes(card.labels.names) if card.task == "detection" else None
     for number, (pixels, layout, stamp_ns, truth) in enumerate(images):
         image, plan = prepared(pixels, layout, card)
         outputs = reference.infer_one(image)

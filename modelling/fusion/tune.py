@@ -11,7 +11,7 @@ from edge.presenting.fusion_table import FusionHeader, FusionTable
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, LabelledImage, check_given_once
 from modelling.evaluation.class_map import NoCounterpartError
 from modelling.evaluation.comparison import ReferenceComparison, agreement_note
-from modelling.fusion.counts import BoxCounts, BoxJudge, MaskCounts, MaskJudge
+from modelling.fusion.counts import BoxCounts, FusionJudge, MaskCounts
 from modelling.fusion.recording import AgedResult, RecordedFrame, aged_results, confirmed, recorded_frames
 from shared.inference.model import Model
 from shared.messages.model_card import ModelCard
@@ -80,7 +80,7 @@ def tune_fusion(
     table = FusionTable(header, counts.arrays(met))
     if not judged_on:
         return table
-    judge = (MaskJudge if is_masks else BoxJudge)(table, names)
+    judge = FusionJudge(table, names)
     for frames in _drives(comparison.images[len(recordings) :], reference, local, settings):
         for each in _results(frames, settings, header.ages_ms):
             judge.add(each)

@@ -11,7 +11,7 @@ from shared import clock
 from shared.files import new_file
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Geometry, Resize, plan
-from shared.imaging.image_files import ImageArray, stamp_untrained, write_png
+from shared.imaging.image_files import ImageArray, write_png
 from shared.imaging.labels import colourise
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
@@ -20,6 +20,7 @@ from shared.messages.model_card import ModelCard
 from shared.messages.results import Result, Tensors
 from shared.messages.topics import FrameId
 from shared.task import task_named
+from shared.tasks.drawing import mark_untrained
 
 MaskSize = Literal["frame", "model"]
 
@@ -72,7 +73,7 @@ def write(image_run: ImageRun, rgb: ImageArray, folder: Path, stem: str) -> list
         write_png(ids, result)
         images = {"colour": colourise(result, card.labels)} | images
     for kind, image in images.items():
-        write_png(folder / f"{stem}_{kind}.png", image if card.trained else stamp_untrained(image))
+        write_png(folder / f"{stem}_{kind}.png", mark_untrained(image, card))
     paths = [folder / f"{stem}_{kind}.png" for kind in images]
     return [ids, *paths] if isinstance(result, np.ndarray) else paths
 

@@ -1,11 +1,11 @@
 """Judges tuned thresholds on drives that they were not tuned on."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, median
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from modelling.evaluation.bag_images import ComparedWith
 from modelling.reuse.replay import Replay, simulate
@@ -22,25 +22,12 @@ _SHARE_OF = {**dict.fromkeys(_SHARES, 1.0), "reference_accuracy": 100.0, "agreem
 _NS_PER_MS = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class DriveMean:
+class DriveMean(NamedTuple):
     """The mean of a value over the drives, with Student's interval; its ends may be NaN."""
 
     mean: float
     low: float
     high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float], *, share_of: float | None = None) -> "DriveMean":
-        """Returns the mean and interval of the drives' values.
-
-        Raises:
-            MissingExtraError: SciPy is not installed.
-        """
-        try:
-            return cls(fmean(values), *mean_interval(values, share_of=share_of))
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("the interval over drives", "scipy", "report") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +49,16 @@ class Judgement:
         return (*_SHARES, points, "loss")
 
     def mean(self, use: str, column: str) -> DriveMean:
-        """Returns the mean of a column over the drives."""
-        return DriveMean.of([values[column] for values in self.by_use[use].values()], share_of=_SHARE_OF.get(column))
+        """Returns the mean of a column over the drives.
+
+        Raises:
+            MissingExtraError: SciPy is not installed.
+        """
+        values = [each[column] for each in self.by_use[use].values()]
+        try:
+            return DriveMean(fmean(values), *mean_interval(values, share_of=_SHARE_OF.get(column)))
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("the interval over drives", "scipy", "report") from error
 
     def table(self, title: str) -> Table:
         """Returns the values of each use and drive, and their mean."""
@@ -85,16 +80,12 @@ class Judgement:
         """Returns the results as plain types; an undefined number is None."""
         uses = {}
         for use, drives in self.by_use.items():
-            means = {column: self.mean(use, column) for column in self.columns}
             uses[use] = {
                 "drives": {
                     drive: _rounded({column: values[column] for column in self.columns})
                     for drive, values in drives.items()
                 },
-                **{
-                    column: _rounded({"mean": mean.mean, "low": mean.low, "high": mean.high})
-                    for column, mean in means.items()
-                },
+                **{column: _rounded(self.mean(use, column)._asdict()) for column in self.columns},
             }
         return {
             "metric": self.metric,

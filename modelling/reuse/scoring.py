@@ -11,10 +11,18 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from modelling.evaluation.bag_images import EvaluationError
+from modelling.evaluation.bag_images import EvaluationError, TrueBoxes, in_input
 from modelling.evaluation.class_map import ClassMap
-from modelling.evaluation.detection import TrueBoxes, in_input
-from modelling.evaluation.metrics import HEADLINE_SIZE, LOW_SCORE, BoxMatcher, Confusion
+from modelling.evaluation.metrics import (
+    HEADLINE_SIZE,
+    LOW_SCORE,
+    counted_classes,
+    defined_mean,
+    matched_boxes,
+    mean_iou,
+    precision_area,
+    tallies,
+)
 from modelling.reuse.calibration import CalibrationSamples
 from shared.imaging.frames import Pixels
 from shared.imaging.geometry import UNSEEN, Geometry, to_source
@@ -26,6 +34,7 @@ from shared.task import CONFIDENCE_HEAD, log_odds, log_probabilities
 from shared.tasks.detection import LOWEST_SCORE, objects
 
 Counts = npt.NDArray[np.int64]
+Points = npt.NDArray[np.float64]
 FrameOutputs = Mapping[str, npt.NDArray[Any]]  # The outputs of a model for one frame.
 
 _PackedMask = tuple[int, bytes]  # Rows, and the compressed pixels.
@@ -53,8 +62,8 @@ class Scorer(Protocol):
     def count(self, truth: Any, answer: Any) -> Counts:
         """Returns the counts of presenting an answer for a frame."""
 
-    def accuracy(self, counts: Counts) -> float:
-        """Returns the accuracy in points, 0 to 100; NaN if undefined."""
+    def accuracy(self, counts: Counts) -> Points:
+        """Returns the accuracy for each row of counts …×N in points, 0 to 100; NaN if undefined."""
 
     def confidence_outputs(self, outputs: FrameOutputs, manifest: Manifest) -> FrameOutputs:
         """Returns the outputs that the task's confidence needs, as few as possible."""
@@ -86,9 +95,9 @@ class ClassificationScorer:
         """Returns the number of right answers, and of all."""
         return np.array([truth == answer, 1], np.int64)
 
-    def accuracy(self, counts: Counts) -> float:
+    def accuracy(self, counts: Counts) -> Points:
         """See Scorer."""
-        return float(100 * counts[0] / counts[1])
+        return np.asarray(100 * counts[..., 0] / counts[..., 1])
 
     def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
         """See Scorer."""
@@ -102,7 +111,7 @@ class ClassificationScorer:
 
 
 class SegmentationScorer:
-    """Counts pixels by true and presented class, of about `_ROWS` rows of the camera's image.
+    """Counts the right, true and presented pixels by class, of about `_ROWS` rows of the camera's image.
 
     Masks are kept compressed, since a drive has hundreds.
     """
@@ -129,16 +138,13 @@ class SegmentationScorer:
         return to_source(outputs["mask"], reference, UNSEEN)
 
     def count(self, truth: _PackedMask, answer: _PackedMask) -> Counts:
-        """Returns the confusion matrix as one row."""
-        classes = len(self._classes.names)
-        true, given = _unpacked(truth), _unpacked(answer)
-        counted = (true < classes) & (given < classes)
-        return Confusion.empty(classes).with_masks(true[counted], given[counted]).counts.ravel()
+        """Returns the tallies as one row."""
+        return tallies(_unpacked(truth), _unpacked(answer), len(self._classes.names)).ravel()
 
-    def accuracy(self, counts: Counts) -> float:
+    def accuracy(self, counts: Counts) -> Points:
         """See Scorer."""
         names = self._classes.names
-        return 100 * Confusion(counts.reshape(len(names), len(names))).mean_iou(names)
+        return 100 * mean_iou(counts.reshape(*counts.shape[:-1], 3, len(names)), counted_classes(names))
 
     def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
         """Returns the scores as float16, since their differences are what counts."""
@@ -174,7 +180,7 @@ class DetectionScorer:
 
     def __init__(self, card: ModelCard) -> None:
         self._classes = len(card.labels.names)
-        self._truth = TrueBoxes(card)
+        self._truth = TrueBoxes(card.labels.names)
 
     def answer(self, outputs: FrameOutputs, manifest: Manifest, reference: Geometry, own: Geometry) -> Detections:
         """Returns the boxes in pixels of the reference model's input."""
@@ -190,29 +196,22 @@ class DetectionScorer:
 
     def count(self, truth: Any, answer: Detections) -> Counts:
         """Returns the counts class by class: true boxes, then boxes that match by score, then boxes that do not."""
-        matcher = BoxMatcher(self._classes, HEADLINE_SIZE)
-        matcher.add(answer, *truth)
+        matched = matched_boxes(answer, truth, self._classes, HEADLINE_SIZE)
         counts = np.zeros((self._classes, 1 + 2 * _SCORE_BINS), np.int64)
-        for class_id in range(self._classes):
-            scores, hits = matcher.scored(class_id)
+        counts[:, 0] = matched.truths
+        for row, scores, hits in zip(counts, matched.scores, matched.hits, strict=True):
             bins = np.minimum((scores * _SCORE_BINS).astype(np.intp), _SCORE_BINS - 1)
-            counts[class_id, 0] = matcher.truths[class_id]
-            counts[class_id, 1 : 1 + _SCORE_BINS] = np.bincount(bins[hits], minlength=_SCORE_BINS)
-            counts[class_id, 1 + _SCORE_BINS :] = np.bincount(bins[~hits], minlength=_SCORE_BINS)
+            row[1 : 1 + _SCORE_BINS] = np.bincount(bins[hits], minlength=_SCORE_BINS)
+            row[1 + _SCORE_BINS :] = np.bincount(bins[~hits], minlength=_SCORE_BINS)
         return counts.ravel()
 
-    def accuracy(self, counts: Counts) -> float:
-        """Returns the mean of the classes' average precision; the envelope is that of `average_precision`."""
+    def accuracy(self, counts: Counts) -> Points:
+        """Returns the mean of the classes' average precision."""
         of_classes = []
-        for row in counts.reshape(self._classes, -1):
-            truths, hits, others = row[0], row[1 : 1 + _SCORE_BINS][::-1], row[1 + _SCORE_BINS :][::-1]
-            if not truths:
-                continue
-            correct = np.cumsum(hits)
-            precision = correct / np.maximum(1, correct + np.cumsum(others))
-            envelope = np.maximum.accumulate(precision[::-1])[::-1]
-            of_classes.append(float(np.sum(envelope * hits) / truths))
-        return 100 * sum(of_classes) / len(of_classes) if of_classes else float("nan")
+        for row in np.moveaxis(counts.reshape(*counts.shape[:-1], self._classes, -1), -2, 0):
+            hits, others = row[..., 1 : 1 + _SCORE_BINS][..., ::-1], row[..., 1 + _SCORE_BINS :][..., ::-1]
+            of_classes.append(precision_area(hits, hits + others, row[..., 0]))
+        return 100 * defined_mean(np.stack(of_classes), np.isfinite(of_classes), axis=0)
 
     def confidence_outputs(self, outputs: FrameOutputs, _manifest: Manifest) -> FrameOutputs:
         """Returns the anchors that may be boxes."""
@@ -224,11 +223,9 @@ class DetectionScorer:
     ) -> CalibrationSamples:
         """Returns the boxes that the confidence counts; the true class is whether a box matches a true one."""
         found = objects(outputs, own, manifest.with_score_threshold(LOWEST_SCORE))
-        matcher = BoxMatcher(self._classes, 0.0)
-        matcher.add(in_input(found, reference), *self._truth.in_input(truth, reference))
-        scored = [matcher.scored(class_id) for class_id in range(self._classes)]
-        odds = log_odds(np.concatenate([scores for scores, _ in scored]))
-        hits = np.concatenate([hits for _, hits in scored])
+        true = self._truth.in_input(truth, reference)
+        matched = matched_boxes(in_input(found, reference), true, self._classes, 0.0)
+        odds, hits = log_odds(np.concatenate(matched.scores)), np.concatenate(matched.hits)
         return CalibrationSamples(np.stack([np.zeros_like(odds), odds], axis=1), hits.astype(np.intp))
 
 

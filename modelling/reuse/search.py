@@ -54,11 +54,11 @@ class Tuner:
         self._unit_starts = _unit_starts(replayed)
         frames = np.arange(len(replayed.frames))
         self._of_reference = self._by_unit(self._rows(frames, np.zeros(len(frames), bool)))
-        self.reference_accuracy = self._scorer.accuracy(self._of_reference.sum(axis=0))
+        self.reference_accuracy = float(self._scorer.accuracy(self._of_reference.sum(axis=0)))
         units = len(self._of_reference)
         drawn = np.random.default_rng(_SEED).integers(0, units, (_RESAMPLES, units))
         self._resamples = np.stack([np.bincount(row, minlength=units) for row in drawn])  # Weights of the units.
-        self._resampled_reference = [self._scorer.accuracy(row) for row in self._resamples @ self._of_reference]
+        self._resampled_reference = self._scorer.accuracy(self._resamples @ self._of_reference)
 
     def outcomes(self, gate: GateSettings | None, cascade: CascadeThresholds | None) -> Outcomes:
         """Simulates a vehicle with some thresholds."""
@@ -88,7 +88,7 @@ class Tuner:
                     reused=float(np.mean(~own)),
                     answered_locally=float(np.mean(own & sure)),
                     reference_accuracy=self.reference_accuracy,
-                    accuracy=self._scorer.accuracy(by_unit.sum(axis=0)),
+                    accuracy=float(self._scorer.accuracy(by_unit.sum(axis=0))),
                     by_unit=by_unit,
                 )
 
@@ -126,20 +126,11 @@ class Tuner:
         bounds: that of the loss over all frames, and that of their mean loss, where one that gains accuracy counts as none lost. A
         local model that is better than the reference on one camera does not make up for errors on another.
         """
-        in_total = [
-            reference - self._scorer.accuracy(counts)
-            for reference, counts in zip(self._resampled_reference, self._resamples @ outcomes.by_unit, strict=True)
-        ]
-        of_drives = np.array(
-            [
-                max(0.0, self._scorer.accuracy(reference) - self._scorer.accuracy(presented))
-                for reference, presented in zip(self._of_reference, outcomes.by_unit, strict=True)
-            ]
-        )
-        weights = self._resamples * ~np.isnan(of_drives)
-        uncompensated = weights @ np.nan_to_num(of_drives) / np.maximum(1, weights.sum(axis=1))
-        defined = [loss for loss in in_total if not np.isnan(loss)]
-        if not defined:
+        in_total = self._resampled_reference - self._scorer.accuracy(self._resamples @ outcomes.by_unit)
+        of_units = self._scorer.accuracy(self._of_reference) - self._scorer.accuracy(outcomes.by_unit)
+        uncompensated = self._resamples @ np.fmax(0.0, of_units) / len(of_units)  # Undefined: nothing is lost.
+        defined = in_total[~np.isnan(in_total)]
+        if not len(defined):
             return float("nan")
         return float(max(np.quantile(defined, BOUND), np.quantile(uncompensated, BOUND)))
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from cloud.models.opening import open_model
 from edge.pipeline import colour_image
-from edge.sinks.rendering import mark_untrained
 from edge.sources.source import open_source
 from ops.batch.frames import BagEnd, PreparedFrame, SegmentedFrame
 from ops.batch.library import LibraryBag
@@ -26,6 +25,7 @@ from shared.imaging.codec import Mask
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.model_card import ModelCard
 from shared.task import task_named
+from shared.tasks.drawing import mark_untrained
 
 _TASK = "segmentation"
 _CLASS_IDS = 256  # Possible values of a mask's pixel.

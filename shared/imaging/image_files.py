@@ -19,7 +19,6 @@ from shared.registry import Entry, load
 
 ImageArray = npt.NDArray[np.uint8]  # H×W×3, RGB.
 
-UNTRAINED = "untrained weights"
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
@@ -156,11 +155,6 @@ def write_png(path: Path, image: npt.NDArray[np.uint8]) -> None:
         write_file(path, bytes(data))
     except OSError as error:
         raise ImageFileError(path, unwritable_message("it", error, "folder")) from error
-
-
-def stamp_untrained(rgb: ImageArray) -> ImageArray:
-    """Returns a copy of an H×W×3 RGB image with the text "untrained weights"."""
-    return stamp(rgb, UNTRAINED)
 
 
 def stamp(rgb: ImageArray, text: str) -> ImageArray:

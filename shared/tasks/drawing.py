@@ -8,13 +8,15 @@ import numpy as np
 from shared.imaging import boxes
 from shared.imaging.codec import Mask
 from shared.imaging.geometry import Geometry
-from shared.imaging.image_files import ImageArray
+from shared.imaging.image_files import ImageArray, stamp
 from shared.imaging.labels import Colour, Labels
 from shared.imaging.opencv import cv2
+from shared.messages.model_card import ModelCard
 from shared.messages.results import Classification, Detections
 
 LEGIBLE_WIDTH = 480  # Minimum image width for legible text, pixels.
 
+_UNTRAINED = "untrained weights"
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _WHITE, _BLACK = (255, 255, 255), (0, 0, 0)
 _BLACK_TEXT_LUMA = 140  # Black text is used on colours of at least this luma (0..255).
@@ -27,6 +29,11 @@ _LEGEND_SHARE = 0.002  # Classes of fewer pixels are not in the legend.
 _PANEL_FRACTION = 0.45  # Maximum size of a panel as a fraction of the image's width and height.
 _PANEL_DARKENING = 0.6
 _ELLIPSIS = "..."
+
+
+def mark_untrained(image: ImageArray, card: ModelCard) -> ImageArray:
+    """Marks an image if the model's weights are random: images are passed on without their run."""
+    return image if card.trained else stamp(image, _UNTRAINED)
 
 
 class _TextStyle(NamedTuple):

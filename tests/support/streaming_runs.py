@@ -4,7 +4,7 @@ A car of class 2 moves to the right by a few pixels each frame, on a road of cla
 only the age of an output makes it wrong.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,15 +64,16 @@ def write_truth(
     topic: str = f"{_FOLDER}/labels",
     encoding: str = "mono8",
     names: Sequence[str] = (),
+    mask_of: Callable[[int], Mask] = true_mask,
 ) -> str:
-    """Writes a bag with true labels of some frames, which it names if there are `names`; returns its SHA-256."""
+    """Writes a bag with labels of some frames, which it names if there are `names`; returns its SHA-256."""
     with BagWriter(path) as writer:
         if names:
             first_ns = _stamp_ns(0)
             topic_of_names = f"{_FOLDER}/label_info"
             writer.write_label_info(topic_of_names, names, stamp_ns=first_ns, received_ns=first_ns, frame_id="camera")
         for frame in frames:
-            mask = true_mask(frame)
+            mask = mask_of(frame)
             pixels = mask if encoding == "mono8" else np.repeat(mask[..., np.newaxis], 3, axis=2)
             writer.write_image(topic, pixels, encoding, _stamp_ns(frame), _stamp_ns(frame), "camera")
     with Bag(path) as bag:

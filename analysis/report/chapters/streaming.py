@@ -308,12 +308,11 @@ def _timeline(accuracy: RunAccuracy) -> Chart:
     """Shows the accuracy of each second, which an outage lowers, and the share of ticks without an output."""
     due_s = np.array([(tick.due_ns or 0) / _NS_IN_S for tick in accuracy.scored])
     seconds = np.floor(due_s - due_s.min()).astype(int) if len(due_s) else np.empty(0, int)
-    kind = type(accuracy.at_tick)
     values, ages = [], []
     present = np.unique(seconds)
     for second in present:
         ticks = [accuracy.at_tick.ticks[index] for index in np.flatnonzero(seconds == second)]
-        scores = kind(accuracy.at_tick.names, ticks)
+        scores = accuracy.at_tick.of(ticks)
         values.append(scores.accuracy(with_missing=True))
         ages.append(float(np.mean(scores.ages_ms())) if any(not tick.is_missing for tick in ticks) else np.nan)
     metric = accuracy.comparison.metric

@@ -27,7 +27,7 @@ from shared import clock
 from shared.imaging import geometry, image_codecs
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import UNSEEN, Geometry, Resize
-from shared.imaging.image_files import ImageArray, decode_to_rgb, stamp_untrained
+from shared.imaging.image_files import ImageArray, decode_to_rgb
 from shared.imaging.image_header import read_header
 from shared.imaging.opencv import cv2
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage
@@ -36,7 +36,7 @@ from shared.messages.results import Result
 from shared.messages.topics import sanitize_name
 from shared.models.manifest import MASK
 from shared.task import TASKS, task_named
-from shared.tasks.drawing import LEGIBLE_WIDTH
+from shared.tasks.drawing import LEGIBLE_WIDTH, mark_untrained
 
 MAX_FORM_FIELDS = 8
 
@@ -417,9 +417,9 @@ def _annotate(image: ImageArray, reply: InferenceReply, result: Result, media_ty
         image = np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_CUBIC), np.uint8)
     whole = geometry.plan(Resize.STRETCH, height, width, height, width)
     drawn = task_named(reply.card.task).draw(image, result, reply.card.labels, whole, _OPACITY)
-    if not reply.card.trained:
-        drawn = stamp_untrained(drawn)
-    return bytes(image_codecs.encode(drawn, Layout.RGB8, _IMAGE_CODECS[media_type], _JPEG_QUALITY))
+    return bytes(
+        image_codecs.encode(mark_untrained(drawn, reply.card), Layout.RGB8, _IMAGE_CODECS[media_type], _JPEG_QUALITY)
+    )
 
 
 def _drawing_scale(image: ImageArray, result: Result) -> float:

@@ -43,7 +43,7 @@ def test_a_paired_margin_is_more_certain_than_its_parts() -> None:
     own = scores({drive: 0.02 + 0.04 * drive for drive in range(8)})
     baseline = scores({drive: 0.08 + 0.04 * drive for drive in range(8)})
     margin, accuracy = margin_interval(own, baseline), accuracy_interval(own)
-    assert margin.value == pytest.approx(own.mean_iou() - baseline.mean_iou())
+    assert margin.value == pytest.approx(own.accuracy() - baseline.accuracy())
     assert 0 < margin.low < margin.value < margin.high
     assert margin.high - margin.low < accuracy.high - accuracy.low
 
@@ -68,7 +68,7 @@ def test_a_paired_margin_of_one_drive_has_an_interval_over_its_blocks() -> None:
             mask = np.where(chance < share, 3 - truth, truth).astype(np.uint8)
             scored.add(truth, mask, origin="remote", age_ns=0)
     margin, accuracy = margin_interval(own, baseline), accuracy_interval(own)
-    assert margin.value == pytest.approx(own.mean_iou() - baseline.mean_iou())
+    assert margin.value == pytest.approx(own.accuracy() - baseline.accuracy())
     assert 0 < margin.low < margin.value < margin.high
     assert margin.high - margin.low < accuracy.high - accuracy.low
     assert margin_interval(own, own) == margin_interval(baseline, baseline)

@@ -1,12 +1,12 @@
 """Runs in which the local model answered frames in place of a worker: which results the rows of the chapter count."""
 
-import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from analysis.logs.run_log import load_run
+from analysis.report.chapters.streaming import streaming_json
 from analysis.report.cli import report
 from analysis.streaming.run_accuracy import run_accuracy
 from tests.support.streaming_runs import STEP_NS, StreamingRunPlan, write_streaming_run, write_truth
@@ -34,25 +34,16 @@ def test_holding_is_scored_with_and_without_local_results(run: Path) -> None:
     assert accuracy.held_from_workers.by_class()["car"] < accuracy.held.by_class()["car"]
 
 
-def test_the_page_says_which_results_it_counts(run: Path) -> None:
+def test_page_and_data_say_which_results_they_count(run: Path) -> None:
     """Readers compute the numbers again, and need to know that local results are among them, and how many."""
-    page = run / "page.html"
-    ended = CliRunner(env={"COLUMNS": "250"}).invoke(
-        report, [str(run), "--truth", str(run.parent / "truth"), "--out", str(page)], catch_exceptions=False
-    )
-    for row in ("newest held, workers only", "ceiling, workers only"):
-        assert row in ended.output
+    page, truth = run / "page.html", run.parent / "truth"
+    CliRunner().invoke(report, [str(run), "--truth", str(truth), "--out", str(page)], catch_exceptions=False)
     text = page.read_text(encoding="utf-8")
+    assert "newest held, workers only" in text
+    assert "ceiling, workers only" in text
     assert "Of the 20 results of the ceiling, 10 are those of the local model, logged as answered_locally" in text
-
-
-def test_json_has_both(run: Path) -> None:
-    """Only runs with local results have the two keys."""
-    arguments = [str(run), "--truth", str(run.parent / "truth"), "--json"]
-    found = json.loads(CliRunner().invoke(report, arguments, catch_exceptions=False).stdout)["streaming"]
-    assert found["held_from_workers"]["accuracy"]["value"] < found["held"]["accuracy"]["value"]
-    assert found["ceiling_from_workers"]["accuracy"]["value"] == 1.0
+    found = streaming_json(run_accuracy(load_run(run), truth))
+    assert found["held_from_workers"]["accuracy"].value < found["held"]["accuracy"].value
+    assert found["ceiling_from_workers"]["accuracy"].value == 1.0
     plain = write_streaming_run(run.parent / "plain")
-    arguments[0] = str(plain)
-    found = json.loads(CliRunner().invoke(report, arguments, catch_exceptions=False).stdout)["streaming"]
-    assert "held_from_workers" not in found
+    assert "held_from_workers" not in streaming_json(run_accuracy(load_run(plain), truth))

@@ -20,7 +20,7 @@ def test_holding_without_a_delay_is_the_ceiling(drive: SyntheticDrive) -> None:
     """The streaming accuracy of fresh results is the accuracy of the model."""
     sources = usable_sources(drive, after(0, len(drive.images), drive.period_ns))
     held = score(drive, presented(drive, hold(drive), sources))
-    assert held.mean_iou() == score(drive, undelayed(drive.remote, OutputOrigin.REMOTE)).mean_iou()
+    assert held.accuracy() == score(drive, undelayed(drive.remote, OutputOrigin.REMOTE)).accuracy()
     assert {tick.age_ns for tick in held.ticks} == {0}
 
 
@@ -51,7 +51,7 @@ def test_ticks_before_the_first_result_are_missing(drive: SyntheticDrive) -> Non
     sources = usable_sources(drive, after(200, len(drive.images), drive.period_ns))
     scores = score(drive, presented(drive, hold(drive), sources))
     assert scores.origins() == {"remote": 17, "none": 7}
-    assert scores.mean_iou(with_missing=True) < scores.mean_iou()
+    assert scores.accuracy(with_missing=True) < scores.accuracy()
 
 
 def test_a_result_that_is_too_old_is_not_used(drive: SyntheticDrive) -> None:

@@ -49,18 +49,32 @@ def test_several_classes_of_the_network_may_be_one_of_the_truth(tmp_path: Path) 
     assert "wrong wherever predicted, as the truth has no such class: rider" in found.describe()
 
 
-def test_names_are_equal_in_other_spellings() -> None:
-    """Data sets spell the same names with spaces, hyphens and capitals."""
-    found = class_map(("Traffic-Light", "road"), ("road", "traffic_light"))
-    assert found.of_network(ids(0, 1)).tolist() == [1, 0]
+@pytest.mark.parametrize(
+    ("network", "truth", "true_ids", "predicted_ids"),
+    [
+        (("Traffic-Light", "road"), ("road", "traffic_light"), [0, 1], [1, 0]),  # Spelt in another way.
+        (("road", "car"), ("", "road", "", "car"), [255, 0, 255, 1], [0, 1]),  # Gaps between the ids of the truth.
+        (("none", "road", "train"), ("road", "none"), [0, 1], [1, 0, 2]),  # No train is right where the truth is none.
+        (("road", "train"), ("road", "none", "sky"), [0, 255, 255], [0, 1]),  # A true none without a counterpart.
+    ],
+)
+def test_names_decide_which_ids_are_compared(
+    network: tuple[str, ...], truth: tuple[str, ...], true_ids: list[int], predicted_ids: list[int]
+) -> None:
+    """What is wrong wherever predicted has the name `none`, which the truth may have as a class like any other."""
+    found = class_map(network, truth)
+    assert found.of_truth(ids(*range(len(truth)))).tolist() == true_ids
+    assert found.of_network(ids(*range(len(network)))).tolist() == predicted_ids
     assert not found.is_identity, "the ids differ"
 
 
 def test_a_map_file_overrules_equal_names(tmp_path: Path) -> None:
-    """An empty value takes the counterpart away."""
+    """An empty value takes the counterpart away; then the same classes are no identity."""
     found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car: road\nroad:\n"))
     assert found.names == ("road", "none")
     assert found.of_network(ids(0, 1)).tolist() == [1, 0]
+    assert not found.is_identity
+    assert "wrong wherever predicted" in found.describe()
 
 
 def test_a_known_pair_of_label_sets_needs_no_file() -> None:
@@ -69,13 +83,6 @@ def test_a_known_pair_of_label_sets_needs_no_file() -> None:
     assert found.names == names_of("camvid")
     assert found.counterparts["rider"] == "bicyclist"
     assert (found.ignored, found.unmatched) == ((), ())
-
-
-def test_ids_without_a_class_are_not_scored() -> None:
-    """A data set may have gaps between its ids."""
-    found = class_map(("road", "car"), ("", "road", "", "car"))
-    assert found.of_truth(ids(0, 1, 2, 3)).tolist() == [255, 0, 255, 1]
-    assert found.ignored == ()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +121,8 @@ def test_the_share_of_the_ignored_pixels_is_part_of_the_sentence(tmp_path: Path)
     """A reader must see how much of the truth was left out."""
     found = class_map(NETWORK, TRUTH, written(tmp_path, "car: vehicle"))
     assert "has no such class: dog (12.5 % of the labelled pixels)" in found.describe(0.125)
+    unnamed = class_map(("car", "road"), ("road", "car")).describe(0.25)
+    assert "not scored: labels whose ids have no name (25.0 % of the labelled pixels)" in unnamed
     assert found.to_json() == {
         "classes": {"compared": ["vehicle", "road"], "ignored": ["dog"], "always_wrong": ["truck", "rider"]}
     }
@@ -141,34 +150,3 @@ def test_a_truth_that_shares_nothing_is_refused() -> None:
         EvaluationError, match=r"no class of the network \(road\) is one of the truth \(cat\): give the"
     ):
         class_map(["road"], ["cat", ""])
-
-
-def test_a_class_that_is_left_out_is_said_even_if_the_names_are_equal(tmp_path: Path) -> None:
-    """The same classes are no identity if a map takes one away."""
-    found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car:\n"))
-    assert not found.is_identity
-    assert "wrong wherever predicted" in found.describe()
-
-
-def test_a_prediction_without_a_counterpart_is_wrong_where_the_truth_is_none() -> None:
-    """The synthetic drive has a class of that name."""
-    found = class_map(("none", "road", "train"), ("road", "none"))
-    assert found.of_truth(ids(0, 1)).tolist() == [0, 1]
-    assert found.of_network(ids(0, 1, 2)).tolist() == [1, 0, 2]
-
-
-def test_a_true_class_none_is_not_scored_without_a_counterpart() -> None:
-    """It is a class like any other; what is wrong wherever predicted only has the same name."""
-    found = class_map(("road", "train"), ("road", "none", "sky"))
-    assert found.of_truth(ids(0, 1, 2)).tolist() == [0, 255, 255]
-    assert found.of_network(ids(0, 1)).tolist() == [0, 1]
-    assert (found.names, found.compared, found.ignored) == (("road", "none"), ("road",), ("none", "sky"))
-
-
-def test_labels_without_a_name_are_said(tmp_path: Path) -> None:
-    """A bag may hold ids that its list of names lacks; leaving them out in silence would look like a full comparison."""
-    found = class_map(("road", "car"), ("road", "car"), written(tmp_path, "car: road\n"))
-    assert "not scored: labels whose ids have no name (25.0 % of the labelled pixels)" in class_map(
-        ("car", "road"), ("road", "car")
-    ).describe(0.25)
-    assert "25.0 %" in found.describe(0.25)

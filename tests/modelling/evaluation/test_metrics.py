@@ -46,6 +46,7 @@ def test_a_second_box_of_an_object_is_an_error() -> None:
     matcher = matched(found([[0, 0, 20, 20], [1, 0, 21, 20], [40, 0, 60, 20]], [0.9, 0.8, 0.7]))
     metrics = matcher.metrics(0, threshold=0.75)
     assert (metrics.truths, metrics.recall, metrics.precision) == (2, 0.5, 0.5)
+    assert matcher.frames[0].recall == 1.0, "of all boxes, whatever their score"
     assert metrics.average_precision == pytest.approx(0.5 + 0.5 * 2 / 3)
 
 

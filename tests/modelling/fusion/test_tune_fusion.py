@@ -12,7 +12,7 @@ from edge.presenting.fuse import LocalOutput
 from edge.presenting.fusion_table import fusion_for
 from edge.presenting.presenter import Tick
 from modelling.fusion.counts import choose
-from modelling.fusion.recording import RecordedFrame, confirmed
+from modelling.fusion.recording import RecordedFrame, confirmed, labels_in_input
 from modelling.model_cli import model
 from rosbag_tools.writer import BagWriter
 from shared.imaging.geometry import UNSEEN, Resize, plan
@@ -149,3 +149,13 @@ def test_an_error_that_the_next_result_does_not_repeat_is_no_reference() -> None
         assert (truth[16:48, 40:] == 0).all()
         assert (truth[:16] == UNSEEN).all()
     assert (found[2] == UNSEEN).all()
+
+
+def test_labels_follow_the_crop_of_the_image() -> None:
+    """A true class belongs to the same place as the pixel of the model's input; padding has none."""
+    class_ids = np.arange(32, dtype=np.uint8).reshape(4, 8)
+    cropped = labels_in_input(class_ids, plan(Resize.CROP, 4, 8, 2, 2))
+    assert cropped.tolist() == class_ids[::2, 2:6:2].tolist()
+    padded = labels_in_input(class_ids, plan(Resize.LETTERBOX, 4, 8, 4, 4))
+    assert padded[1:3].tolist() == class_ids[::2, ::2].tolist()
+    assert (padded[[0, 3]] == UNSEEN).all()

@@ -25,8 +25,7 @@ def _samples(temperature: float, count: int = 20_000, classes: int = 3, seed: in
     return CalibrationSamples(scores, np.minimum(drawn, classes - 1).astype(np.intp))
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
-@pytest.mark.parametrize("classes", [2, 12])
+@pytest.mark.parametrize(("temperature", "classes"), [(0.5, 2), (2.5, 12)])
 def test_the_temperature_of_the_samples_is_found(temperature: float, classes: int) -> None:
     """Within the error of 20,000 samples."""
     assert fit_temperature(_samples(temperature, classes=classes)) == pytest.approx(temperature, rel=0.05)

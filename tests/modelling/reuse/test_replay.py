@@ -2,23 +2,23 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings
-from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.evaluate import evaluate_model
 from modelling.reuse.replay import Replay, replay
 from modelling.reuse.search import Tuner
 from modelling.reuse.tune import TuneSettings, tune
+from rosbag_tools.writer import BagWriter
 from shared.imaging.labels import Labels
 from shared.inference.model import Model
 from shared.reuse.gate import GateSettings
 from shared.reuse.tuning import CascadeThresholds
-from tests.modelling.reuse.parts import EMPTY, VEHICLE, model_of, write_drive
+from tests.modelling.reuse.parts import EMPTY, HEIGHT, VEHICLE, WIDTH, model_of, write_drive
 from tests.support.stub_models import tensor_model
 
-TASKS = ("classification", "segmentation", "detection")
 LEVELS = [EMPTY] * 4 + [VEHICLE] * 4 + [EMPTY] * 2 + [VEHICLE + 30] * 2
-ALL_TASKS = pytest.mark.parametrize("task", TASKS)
 
 
 def _reference(task: str) -> Model:
@@ -30,30 +30,37 @@ def _local(task: str) -> Model:
     return model_of(task, lambda level: 0.4 if level > 165 else 0.97 if level > 100 else 0.03, "local")
 
 
-@pytest.fixture
-def bags(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three drives of the same camera in different light."""
-    return [write_drive(tmp_path / f"drive-{index}", LEVELS, light=index) for index in range(3)]
+    folder = tmp_path_factory.mktemp("drives")
+    return [write_drive(folder / f"drive-{index}", LEVELS, light=index) for index in range(3)]
 
 
-def _replayed(bags: list[Path], task: str) -> Replay:
+@pytest.fixture(scope="module", params=["classification", "segmentation", "detection"])
+def task(request: pytest.FixtureRequest) -> str:
+    """Each task that the reference model can have."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def replayed(bags: list[Path], task: str) -> Replay:
+    """The three drives."""
     return replay(bags, _reference(task), _local(task), EvaluationSettings())
 
 
-@ALL_TASKS
-def test_the_references_accuracy_is_that_of_evaluate(bags: list[Path], task: str) -> None:
+def test_the_references_accuracy_is_that_of_evaluate(bags: list[Path], task: str, replayed: Replay) -> None:
     """The sampled pixels of a mask give the same mean IoU here."""
-    tuner = Tuner(_replayed(bags[:1], task))
+    tuner = Tuner(replayed.only("drive-0"))
     evaluated = evaluate_model(_reference(task), bags[0], EvaluationSettings()).accuracy
     assert evaluated is not None
     assert tuner.reference_accuracy == pytest.approx(100 * evaluated)
     assert tuner.reference_accuracy > 90
 
 
-@ALL_TASKS
-def test_a_reused_answer_is_scored_against_the_frames_own_truth(bags: list[Path], task: str) -> None:
+def test_a_reused_answer_is_scored_against_the_frames_own_truth(replayed: Replay) -> None:
     """A gate that never opens presents the first answer for all frames, and loses much."""
-    tuner = Tuner(_replayed(bags, task))
+    tuner = Tuner(replayed)
     closed = tuner.outcomes(GateSettings("mse", 65_025, 100, 10_000), None)
     assert closed.sent == 3 / len(LEVELS) / 3
     assert closed.loss > 20
@@ -62,11 +69,9 @@ def test_a_reused_answer_is_scored_against_the_frames_own_truth(bags: list[Path]
     assert exact.loss == pytest.approx(0)
 
 
-@ALL_TASKS
-def test_the_local_model_answers_where_it_is_sure(bags: list[Path], task: str) -> None:
+def test_the_local_model_answers_where_it_is_sure(task: str, replayed: Replay) -> None:
     """Its errors are in the frames that it is not sure of, so tuning sends these."""
     local = _local(task)
-    replayed = _replayed(bags, task)
     result = tune(replayed, _reference(task).card, local, TuneSettings(1.0, methods=("mse", "pixels")))
     tuning, measured = result.tuning, result.tuning.measured
     assert measured is not None
@@ -85,7 +90,6 @@ def test_the_local_model_answers_where_it_is_sure(bags: list[Path], task: str) -
     assert again.loss == pytest.approx(measured.loss, abs=1e-3)
 
 
-@ALL_TASKS
 def test_the_reference_agrees_with_its_own_results(bags: list[Path], task: str) -> None:
     """Its errors count as right; a gate that never opens is as wrong as it is against the truth of an ideal model."""
     tuner = Tuner(replay(bags, _reference(task), _local(task), EvaluationSettings(compared_with="results")))
@@ -166,3 +170,24 @@ def test_bags_without_objects_are_an_error(tmp_path: Path) -> None:
     replayed = replay([write_drive(tmp_path / "empty", [EMPTY] * 3)], reference, None, EvaluationSettings())
     with pytest.raises(EvaluationError, match="mAP is undefined"):
         tune(replayed, reference.card, None, TuneSettings(1.0))
+
+
+def test_recordings_with_and_without_labels_are_not_mixed(bags: list[Path], tmp_path: Path) -> None:
+    """The user chooses what they are compared with; labels that do not exist are an error."""
+    reference, plain = _reference("classification"), tmp_path / "plain"
+    with BagWriter(plain) as writer:
+        writer.write_image("/cam/image_raw", np.full((HEIGHT, WIDTH), EMPTY, np.uint8), "mono8", 1, 1, "cam")
+    with pytest.raises(EvaluationError, match="--reference results"):
+        replay([bags[0], plain], reference, None, EvaluationSettings())
+    with pytest.raises(EvaluationError, match="holds no true boxes"):
+        replay([plain], reference, None, EvaluationSettings(compared_with="labels"))
+    assert len(replay([bags[0], plain], reference, None, EvaluationSettings(compared_with="results")).frames) == 13
+
+
+def test_a_map_is_for_true_masks(bags: list[Path], tmp_path: Path) -> None:
+    """Neither a classifier nor a comparison with results has a use for it."""
+    reference, file = _reference("classification"), tmp_path / "map.yaml"
+    with pytest.raises(EvaluationError, match="--map is for true masks"):
+        replay(bags, reference, None, EvaluationSettings(map_file=file))
+    with pytest.raises(EvaluationError, match="leave it out"):
+        replay(bags, reference, None, EvaluationSettings(map_file=file, compared_with="results"))

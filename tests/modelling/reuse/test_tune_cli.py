@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from modelling.model_cli import model
 from rosbag_tools.drive.scene import PRESENCE
-from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
 from shared.files import tree_sha256
 from shared.imaging.opencv import cv2
@@ -25,7 +24,7 @@ import_module("onnx.numpy_helper")
 LEVELS = [EMPTY] * 4 + [VEHICLE] * 4 + [EMPTY] * 2
 
 
-def _add_model(root: Path, name: str, slope: float, labels: tuple[str, ...] = PRESENCE) -> None:
+def _add_model(root: Path, name: str, slope: float) -> None:
     """Writes an ONNX classifier, whose odds of a vehicle rise by `slope` per grey level above 100."""
     folder = root / name
     folder.mkdir(parents=True)
@@ -54,24 +53,25 @@ def _add_model(root: Path, name: str, slope: float, labels: tuple[str, ...] = PR
         "sha256": tree_sha256(folder / "model.onnx"),
         "input": {"tensor": "picture", "dtype": "float32", "height": HEIGHT // 2, "width": WIDTH // 2},
         "output": {"tensor": "logits", "kind": "logits"},
-        "labels": [{"name": each, "colour": [index, 0, 0]} for index, each in enumerate(labels)],
+        "labels": [{"name": each, "colour": [index, 0, 0]} for index, each in enumerate(PRESENCE)],
     }
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A repository with a reference model, a less certain local model, and one with other labels."""
-    _add_model(tmp_path / "models", "reference", 0.2)
-    _add_model(tmp_path / "models", "small", 0.05)
-    _add_model(tmp_path / "models", "other", 0.05, ("yes", "no"))
-    return tmp_path / "models"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a reference model and a less certain local model."""
+    root = tmp_path_factory.mktemp("models")
+    _add_model(root, "reference", 0.2)
+    _add_model(root, "small", 0.05)
+    return root
 
 
-@pytest.fixture
-def bags(tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def bags(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two drives."""
-    return [write_drive(tmp_path / f"drive-{index}", LEVELS, light=index) for index in range(2)]
+    folder = tmp_path_factory.mktemp("drives")
+    return [write_drive(folder / f"drive-{index}", LEVELS, light=index) for index in range(2)]
 
 
 def _tune(root: Path, *arguments: Any) -> Result:
@@ -119,15 +119,6 @@ def test_a_gate_is_tuned_without_a_local_model(root: Path, bags: list[Path], tmp
     assert tuning.measured.sent == pytest.approx(1 / 3, abs=1e-3)
 
 
-def test_models_that_do_not_fit_are_refused(root: Path, bags: list[Path], tmp_path: Path) -> None:
-    """No file is written."""
-    out = tmp_path / "tuning.yaml"
-    ended = _tune(root, *bags, "--model", "reference", "--local-model", "other", "--out", out)
-    assert ended.exit_code != 0
-    assert "labels of the local model other" in str(ended.exception)
-    assert not out.exists()
-
-
 def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path], tmp_path: Path) -> None:
     """The result is a table or JSON, by use and drive; a file for another version of the model is refused."""
     out = tmp_path / "tuning.yaml"
@@ -146,12 +137,9 @@ def test_tuned_thresholds_are_judged_on_other_drives(root: Path, bags: list[Path
     assert result["gate"]["sent"]["mean"] == pytest.approx(2 / 12, abs=1e-4)
     shown = _run("judge-gate", other, bags[0], "--tuning", out, "--models", root)
     assert "95 % interval" in shown.output
-    (root / "reference" / "model.yaml").unlink()
     _add_model(tmp_path / "new", "reference", 0.3)
-    (root / "reference" / "model.onnx").unlink()
-    for file in (tmp_path / "new" / "reference").iterdir():
-        file.rename(root / "reference" / file.name)
-    refused = _run("judge-gate", other, "--tuning", out, "--models", root)
+    _add_model(tmp_path / "new", "small", 0.05)
+    refused = _run("judge-gate", other, "--tuning", out, "--models", tmp_path / "new")
     assert "another file of reference" in str(refused.exception)
 
 
@@ -183,29 +171,11 @@ def test_images_without_labels_are_compared_with_the_references_results(root: Pa
     assert "reference_accuracy" not in judged["gate"]
 
 
-def test_recordings_with_and_without_labels_are_not_mixed(root: Path, bags: list[Path], tmp_path: Path) -> None:
-    """The user chooses what they are compared with; labels that do not exist are an error."""
-    plain, out = tmp_path / "plain", tmp_path / "tuning.yaml"
-    with BagWriter(plain) as writer:
-        for index, level in enumerate(LEVELS):
-            stamp_ns = (1 + index) * 100_000_000
-            image = np.full((HEIGHT, WIDTH), level, np.uint8)
-            writer.write_image("/cam/image_raw", image, "mono8", stamp_ns, stamp_ns, "cam")
-    end = ("--model", "reference", "--out", out)
-    assert "--reference results" in str(_tune(root, bags[0], plain, *end).exception)
-    assert "holds no true boxes" in str(_tune(root, plain, *end, "--reference", "labels").exception)
-    assert not out.exists()
-    ended = _tune(root, bags[0], plain, *end, "--reference", "results")
-    assert ended.exit_code == 0, ended.output
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("notes.txt", b"text", "is no source"),
-        ("cut.mp4", b"\0\0\0\x20ftypisom", "cut.mp4"),
         ("cut.mcap", b"\x89MCAP0", "cut.mcap"),
-        ("empty.bag", b"", "empty.bag"),
     ],
 )
 def test_files_that_hold_no_frames_are_refused(
@@ -218,12 +188,3 @@ def test_files_that_hold_no_frames_are_refused(
     assert isinstance(ended.exception, SkylaneError)
     assert message in str(ended.exception)
     assert not out.exists()
-
-
-def test_a_map_is_for_true_masks(root: Path, bags: list[Path], tmp_path: Path) -> None:
-    """Neither a classifier nor a comparison with results has a use for it."""
-    path = tmp_path / "map.yaml"
-    path.write_text("vehicle: car\n")
-    end = ("--model", "reference", "--out", tmp_path / "tuning.yaml", "--map", path)
-    assert "--map is for true masks" in str(_tune(root, *bags, *end).exception)
-    assert "leave it out" in str(_tune(root, *bags, *end, "--reference", "results").exception)

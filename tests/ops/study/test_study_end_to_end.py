@@ -18,7 +18,7 @@ import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
-from modelling.evaluation.segmentation import evaluate_segmentation
+from modelling.evaluation.evaluate import evaluate_segmentation
 from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256

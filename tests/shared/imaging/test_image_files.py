@@ -16,7 +16,7 @@ from shared.imaging.image_files import (
     decode_unchanged,
     read_image_file,
     read_mask,
-    stamp_untrained,
+    stamp,
     write_png,
 )
 
@@ -68,7 +68,7 @@ def test_unreadable_and_unwritable_paths_are_reported(tmp_path: Path) -> None:
 def test_stamp_marks_the_top_of_a_copy(size: tuple[int, int]) -> None:
     """Images from random weights must be recognisable at any size; the original is not changed."""
     image = np.full((*size, 3), 128, np.uint8)
-    stamped = stamp_untrained(image)
+    stamped = stamp(image, "untrained weights")
     assert (image == 128).all()
     changed = (stamped != image).any(axis=-1)
     assert changed.any()

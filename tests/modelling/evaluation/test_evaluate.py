@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from modelling.evaluation.bag_images import EvaluationError, EvaluationSettings, truth_of
-from modelling.evaluation.detection import DetectionEvaluation
-from modelling.evaluation.dispatch import evaluate_model
+from modelling.evaluation.evaluate import DetectionEvaluation, evaluate_model
 from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.drive.scene import HEIGHT_SHARE, PRESENCE, Box
 from rosbag_tools.messages.ros_types import MalformedMessageError, read_boxes
