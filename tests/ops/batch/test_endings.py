@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,7 +90,7 @@ def test_a_bag_that_kills_its_process_fails_by_name_and_the_others_are_done(tmp_
 
 def test_a_killed_command_is_continued_by_the_same_command(tmp_path: Path) -> None:
     """Its processes end by themselves; finished bags are kept, and the result is that of an undisturbed run."""
-    library, out = write_library(tmp_path / "library", bags=6, frames=20), tmp_path / "out"
+    library, out = write_library(tmp_path / "library", bags=4, frames=20), tmp_path / "out"
     with command(library, out, "--processes", "2") as process:
         wait_for_bag(process)
         workers = worker_processes(process.pid)
@@ -102,7 +101,7 @@ def test_a_killed_command_is_continued_by_the_same_command(tmp_path: Path) -> No
     assert not (out / "frames.parquet").exists()
     result = run(library, out)
     assert result.finished
-    assert len(result.finished) + len(result.done) == 6
+    assert len(result.finished) + len(result.done) == 4
     assert run(library, tmp_path / "calm").failed == {}
     assert contents(out) == contents(tmp_path / "calm")
 
@@ -110,7 +109,7 @@ def test_a_killed_command_is_continued_by_the_same_command(tmp_path: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_command_leaves_only_finished_bags(tmp_path: Path, number: signal.Signals) -> None:
     """The message says how to continue, and no process is left."""
-    library, out = write_library(tmp_path / "library", bags=6, frames=40), tmp_path / "out"
+    library, out = write_library(tmp_path / "library", bags=5, frames=20), tmp_path / "out"
     with command(library, out, "--processes", "2") as process:
         wait_for_bag(process)
         workers = worker_processes(process.pid)
@@ -118,9 +117,7 @@ def test_a_stopped_command_leaves_only_finished_bags(tmp_path: Path, number: sig
         assert process.wait(WAIT_S) == 130
         assert process.stderr is not None
         assert "the same command continues" in process.stderr.read()
-    until_s = time.monotonic() + WAIT_S
-    while any(worker.is_running() for worker in workers) and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert not any(worker.is_running() for worker in workers)
+        psutil.wait_procs(workers, WAIT_S)
+        assert not any(worker.is_running() for worker in workers)
     contents(out)
     assert run(library, out).failed == {}
