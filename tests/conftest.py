@@ -17,12 +17,12 @@ REQUIRED = (
 
 
 _LONGEST = {
+    "test_ray.py",
     "test_images.py",
     "test_smoke.py",
-    "test_contract.py",
-    "test_doctor.py",
-    "test_span_export.py",
-    "test_wheel.py",
+    "test_study_end_to_end.py",
+    "test_other_brokers.py",
+    "test_run.py",
 }
 
 

@@ -74,29 +74,28 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         assert reader.messages.empty()
 
 
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "frames/road-small/car-2/left",  # Another vehicle's frame.
-        "retries/worker-1/road-small/car-2/left",
-        "probes/worker-1/car-2",
-        "status/vehicle/car-2",
-        "status/worker/worker-1",  # A worker's status.
-        "status/worker/car-1",
-        "load/worker-1",  # A worker's load: the thief would attract or repel frames.
-        "load/car-1",
-        "metrics/vehicle/car-2",
-        "metrics/worker/worker-1",
-        "metrics/worker/car-1",
-        "masks/car-2/left",
-        "masks/car-1/left",
-        "echoes/car-2/worker-1",
-        "control/worker-1/load",
-        "replies/anna/nonce",
-        "anything/car-1",
-    ],
+FORBIDDEN = (
+    "frames/road-small/car-2/left",  # Another vehicle's frame.
+    "retries/worker-1/road-small/car-2/left",
+    "probes/worker-1/car-2",
+    "status/vehicle/car-2",
+    "status/worker/worker-1",  # A worker's status.
+    "status/worker/car-1",
+    "load/worker-1",  # A worker's load: the thief would attract or repel frames.
+    "load/car-1",
+    "metrics/vehicle/car-2",
+    "metrics/worker/worker-1",
+    "metrics/worker/car-1",
+    "masks/car-2/left",
+    "masks/car-1/left",
+    "echoes/car-2/worker-1",
+    "control/worker-1/load",
+    "replies/anna/nonce",
+    "anything/car-1",
 )
-def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Path, topic: str) -> None:
+
+
+def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Path) -> None:
     """A stolen vehicle must not affect others: readers of such topics receive nothing from it."""
     with Client(secured, certs, "anna") as operator, Client(secured, certs, "worker-1") as worker:
         for reader in (operator, worker):
@@ -104,7 +103,7 @@ def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Pa
         while not operator.messages.empty():  # Retained messages of other tests.
             operator.messages.get()
         with Client(secured, certs, "car-1") as thief:
-            assert not thief.may_publish(topic)
+            assert [topic for topic in FORBIDDEN if thief.may_publish(topic)] == []
             assert thief.may_publish("frames/road-small/car-1/canary")
             assert thief.may_publish("status/vehicle/car-1")
         assert worker.next()[0] == "frames/road-small/car-1/canary"
