@@ -93,7 +93,9 @@ def test_a_port_in_use_is_refused() -> None:
     """The server that holds the port would otherwise be taken for the broker."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use: stop"):
+        with pytest.raises(
+            PortInUseError, match=f"port {port} of 127.0.0.1 is in use: stop .* choose another with --port"
+        ):
             Broker.start(port)
 
 
@@ -287,15 +289,3 @@ def test_the_command_runs_until_sigterm() -> None:
         assert greeting.startswith("broker: the embedded amqtt ")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-
-
-def test_the_command_reports_a_port_in_use_in_one_line() -> None:
-    """The exit code is 1."""
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = str(holder.getsockname()[1])
-        command = [sys.executable, "-m", "skylane", "broker", "--port", port]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == (
-        f"skylane: port {port} of 127.0.0.1 is in use: stop the process that listens there, or choose another with --port\n"
-    )
