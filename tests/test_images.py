@@ -129,15 +129,6 @@ def test_the_commands_are_found_where_they_are_written() -> None:
     assert [each.image for each in with_tokens] == [WORKER]
 
 
-def test_calls_are_found_in_text_for_a_shell() -> None:
-    """Compose and pods start commands by a shell, with variables, conditions and continued lines."""
-    text = "test -e /x || SKYLANE_MODELS=/m skylane bag make \\\n  $AT --force; cd /y && skylane status | cat # skylane no\n"
-    assert calls_of(text, {"AT": "/x"}) == [["bag", "make", "/x", "--force"], ["status"]]
-    assert calls_of('echo skylane; exec /opt/skylane/bin/skylane health worker "$POD_NAME"') == [
-        ["health", "worker", "some"]
-    ]
-
-
 @pytest.mark.parametrize("image", sorted({command.image for command in NAMED}))
 def test_the_named_commands_find_all_that_they_need_in_their_image(
     images: Mapping[str, Environment], machine: Path, image: str

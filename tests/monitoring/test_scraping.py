@@ -245,11 +245,6 @@ def declared_metrics(url: str) -> Iterator[str]:
         yield from (f"{name}{end}" for end in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",)))
 
 
-def test_a_missing_metric_is_noticed() -> None:
-    """The check above can fail."""
-    assert metric_names('sum by (le) (rate(skylane_gone_bucket{stage="x"}[5m])) / time()') == {"skylane_gone_bucket"}
-
-
 def test_the_dashboard_names_the_provisioned_data_source() -> None:
     """Grafana shows "data source not found" otherwise. Panels do not overlap."""
     folder = ROOT / "configs" / "grafana" / "provisioning" / "datasources"
