@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import yaml
 
 from ops.broker.broker import Broker
 from shared.imaging.frames import Layout
@@ -25,16 +24,14 @@ from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
 from tests.kubernetes.pods import HOST, Pod, broker_pod, command_folders, create_secrets, worker_pod
-from tests.kubernetes.rendering import find, kinds, needs_kubectl, pod_of
+from tests.kubernetes.rendering import kinds, needs_kubectl, pod_of
+from tests.monitoring.promtool import prometheus, query, wait_for
 from tests.support.http_calls import png
-from tests.support.mqtt_bus import free_port
 from tests.support.tiny_models import HEIGHT, WIDTH
 
 pytestmark = [needs_kubectl, pytest.mark.mosquitto]
 WAIT_S = 60.0
-POLL_S = 0.1
 FRAMES_IN_FLIGHT = 12  # On a machine with a load of 14, they still need less than the 30 s that a worker drains.
-PROMETHEUS = find("prometheus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,6 @@ def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
     assert not worker.passes("readinessProbe")
 
 
-@pytest.mark.skipif(not PROMETHEUS, reason="Prometheus is missing: .ci/install-real-parts unpacks Debian's")
 def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster], tmp_path: Path) -> None:
     """Prometheus reads a worker as the PodMonitor says; the query of the ScaledObject gives the wait of all workers."""
     cluster = start("autoscaling/keda")
@@ -168,49 +164,12 @@ def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster],
             for namespace, pod in labels
         ],
     }
-    config = tmp_path / "prometheus.yml"
-    config.write_text(yaml.safe_dump({"scrape_configs": [job]}), encoding="utf-8")
-    with prometheus(tmp_path, config) as query, cluster.connect() as bus:
-        await_value(lambda: len(query("up == 1")) == len(labels))
+    with prometheus(tmp_path, {"scrape_configs": [job]}) as client, cluster.connect() as bus:
+        wait_for(lambda: len(query(client, "up == 1")) == len(labels))
         answers = publish(bus, cluster, 5 * FRAMES_IN_FLIGHT)
-        await_value(lambda: len(query("max_over_time(skylane_queue_wait_seconds[1m]) > 0")) == len(labels))
-        (found,) = query(trigger["query"])
+        wait_for(lambda: len(query(client, "max_over_time(skylane_queue_wait_seconds[1m]) > 0")) == len(labels))
+        (found,) = query(client, trigger["query"])
         assert float(found["value"][1]) > 0
-        (workers,) = query(trigger["query"].replace("sum(", "count(", 1))
+        (workers,) = query(client, trigger["query"].replace("sum(", "count(", 1))
         assert float(workers["value"][1]) == len(labels) - 1
         assert answers.get(timeout=WAIT_S).status is Status.ANSWERED
-
-
-@contextmanager
-def prometheus(folder: Path, config: Path) -> Iterator[Callable[[str], list[Any]]]:
-    """Runs Prometheus; yields a function that evaluates a query now and returns its samples."""
-    address = f"{HOST}:{free_port()}"
-    command = [PROMETHEUS[0], f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
-    command += [f"--web.listen-address={address}", f"--web.console.templates={folder}"]
-    with (folder / "prometheus.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False, timeout=WAIT_S) as client:
-
-                def query(text: str) -> list[Any]:
-                    """Evaluates a query; nothing is found while Prometheus starts."""
-                    try:
-                        answer = client.get("/query", params={"query": text}).json()
-                    except (httpx.TransportError, ValueError):
-                        return []
-                    assert answer["status"] == "success", answer
-                    found: list[Any] = answer["data"]["result"]
-                    return found
-
-                yield query
-        finally:
-            process.kill()
-
-
-def await_value(condition: Callable[[], bool]) -> None:
-    """Polls a condition until it holds."""
-    pause = threading.Event()
-    for _ in range(round(WAIT_S / POLL_S)):
-        if condition():
-            return
-        pause.wait(POLL_S)
-    raise AssertionError("the condition never held")

@@ -30,7 +30,7 @@ def test_the_video_shows_every_frame_of_the_drive_with_held_and_moved_masks(
     monkeypatch.chdir(tmp_path)
     record(tmp_path / "drive", DrivePlan(seed=3, frames=FRAMES, width=484, height=304))
     with Broker.start() as broker:
-        late = play_late(tmp_path / "drive", tmp_path / "run", broker, models=models, model="road-small", frames=FRAMES)
+        late = play_late(tmp_path / "drive", tmp_path / "run", broker, models=models, model="road-tiny", frames=FRAMES)
     assert late is not None
     with av.open(str(late.video)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
-import httpx
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from ops.processes.vehicle_process import VehicleProcess
 from tests.conftest import need_mosquitto
+from tests.monitoring.promtool import samples, wait_for
 from tests.ops.fleet.made_fleet import problems, state_of
 
 pytestmark = pytest.mark.mosquitto
@@ -86,20 +86,18 @@ def test_prometheus_scrapes_the_fleet_at_one_address(tmp_path: Path) -> None:
         assert _scraped(found[0], answered, above=first[answered])[success] > 0
         assert first['skylane_broker_connected{vehicle="car-1",worker=""}'] == 1
         vehicle.stop()
-        until_s = time.monotonic() + WAIT_S
-        while 'vehicle="car-1"' in httpx.get(found[0], timeout=WAIT_S).text:
-            assert time.monotonic() < until_s
+        wait_for(lambda: not any('vehicle="car-1"' in name for name in samples(found[0])))
         serving.send_signal(signal.SIGINT)
         assert serving.wait(WAIT_S) == 0
 
 
 def _scraped(url: str, name: str, above: float = 0.0) -> dict[str, float]:
     """Returns the samples of a scrape in which one is above a value."""
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        lines = [line for line in httpx.get(url, timeout=WAIT_S).text.splitlines() if not line.startswith("#")]
-        samples = {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines)}
-        if samples.get(name, 0.0) > above:
-            return samples
-        assert time.monotonic() < until_s, samples
-        time.sleep(0.2)
+    found: dict[str, float] = {}
+
+    def scrape() -> bool:
+        found.update(samples(url))
+        return found.get(name, 0.0) > above
+
+    wait_for(scrape)
+    return found
