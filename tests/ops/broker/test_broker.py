@@ -24,6 +24,7 @@ from ops.broker.certificate_authority import AUTHORITY_DAYS, CertificateAuthorit
 from ops.broker.mosquitto import BrokerError, MosquittoListener, first_listener
 from shared.errors import MissingExtraError, SkylaneError
 from shared.network.address import Address
+from tests.support.command import Command
 from tests.support.mqtt_bus import connect, free_port, subscribed_inbox
 
 KINDS = [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "embedded"]
@@ -282,10 +283,6 @@ def test_wait_returns_when_the_broker_dies(mosquitto_broker: Broker) -> None:
 
 def test_the_command_runs_until_sigterm() -> None:
     """systemd, containers and `make` end it so, with exit code 0."""
-    command = [sys.executable, "-m", "skylane", "broker", "--port", "0", "--kind", "embedded"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        greeting = process.stdout.readline()
-        assert greeting.startswith("broker: the embedded amqtt ")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+    with Command("broker", "--port", 0, "--kind", "embedded") as running:
+        assert running.read_line().startswith("broker: the embedded amqtt ")
+        assert running.end(signal.SIGTERM) == (0, "")

@@ -10,11 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from uuid import uuid4
 
 import httpx
@@ -24,6 +21,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from ops.broker.certificate_authority import CertificateAuthority, Role
+from ops.processes.child import ChildProcess
 from shared.errors import SkylaneError
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import MqttSettings
@@ -35,62 +33,41 @@ pytestmark = pytest.mark.mosquitto
 RELOADED, REFUSED = "reloaded: ", "nothing was reloaded"
 
 
-@dataclass(slots=True)
-class BrokerCommand:
-    """A running `skylane broker` and its lines."""
+class BrokerCommand(ChildProcess):
+    """A running `skylane broker`, whose lines are read one after the other."""
 
-    process: subprocess.Popen[str]
-    url: str
-    lines: SimpleQueue[str]
-
-    def reload(self, expected: str) -> str:
-        """Sends SIGHUP and returns the line that follows, which starts with or contains `expected`."""
-        self.process.send_signal(signal.SIGHUP)
-        line = self.wait_for(expected)
-        assert self.process.poll() is None
-        return line
+    def __init__(self, *flags: str) -> None:
+        port = free_port()
+        command = [sys.executable, "-m", "skylane", "broker", "--port", str(port), *flags]
+        super().__init__(command, environment={"PYTHONUNBUFFERED": "1"})
+        self.url = f"{'mqtts' if '--secured' in flags else 'mqtt'}://127.0.0.1:{port}"
+        self._read = 0
 
     def wait_for(self, expected: str) -> str:
         """Returns the next line, which must contain a text."""
-        try:
-            line = self.lines.get(timeout=WAIT_S)
-        except Empty:
-            raise AssertionError(f"no line with {expected!r}") from None
+        assert self.wait_until(lambda: self.output.count("\n") > self._read, WAIT_S), f"no line with {expected!r}"
+        line = self.output.splitlines()[self._read]
+        self._read += 1
         assert expected in line, line
+        return line
+
+    def reload(self, expected: str) -> str:
+        """Sends SIGHUP and returns the line that follows, which contains `expected`."""
+        os.kill(self.pid, signal.SIGHUP)
+        line = self.wait_for(expected)
+        assert self.is_running
         return line
 
 
 @contextmanager
 def broker_command(*flags: str) -> Iterator[BrokerCommand]:
     """Runs `skylane broker` until the end of the block, when it must end by SIGTERM with 0."""
-    port = free_port()
-    command = [sys.executable, "-m", "skylane", "broker", "--port", str(port), *flags]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    lines: SimpleQueue[str] = SimpleQueue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-
-    reader = Thread(target=read, name="lines")
-    reader.start()
-    scheme = "mqtts" if "--secured" in flags else "mqtt"
-    running = BrokerCommand(process, f"{scheme}://127.0.0.1:{port}", lines)
-    try:
+    with BrokerCommand(*flags) as running:
         running.wait_for("broker: ")
         yield running
-        process.terminate()
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        process.stdout.close()
+        os.kill(running.pid, signal.SIGTERM)
+        running.wait_until(lambda: not running.is_running, WAIT_S)
+        assert running.exit_code == 0
 
 
 def issue(folder: Path, *vehicles: str) -> CertificateAuthority:
