@@ -88,7 +88,7 @@ def test_the_slow_worker_and_the_dropping_vehicle_are_named(url: str) -> None:
 
     with reporting(url, send):
         state = state_of(url)
-        shown, _ = run_status(url)
+        shown = run_status(url)
     assert problems(state, "workers") == {"gpu-3": ["slow: inference 95 ms, the others 20 ms"]}
     assert problems(state, "vehicles") == {"car-5": ["loses 33 % of the frames (dropped: window)"]}
     assert (state["workers"][0]["name"], state["vehicles"][0]["name"]) == ("gpu-3", "car-5")
@@ -147,7 +147,7 @@ def test_workers_that_left_hide_none_that_is_there(url: str) -> None:
 
     with reporting(url, send):
         state = state_of(url)
-        shown, _ = run_status(url)
+        shown = run_status(url)
     assert [row["name"] for row in state["workers"][:3]] == ["gpu-3", "gpu-1", "gpu-2"]
     text = " ".join(shown.output.split())
     assert "worker gpu-3: slow: inference 90 ms" in text
@@ -180,7 +180,7 @@ def test_a_thousand_made_up_names_fill_nothing(url: str) -> None:
             vehicle(bus, f"made-{number}")
 
     with reporting(url, send):
-        shown, _ = run_status(url)
+        shown = run_status(url)
     assert shown.output.count("made-") <= 120
     assert "140 more, see --json" in shown.output
 
@@ -251,7 +251,7 @@ def test_escapes_in_texts_reach_no_terminal(url: str) -> None:
     """A reason is free text of a vehicle."""
     red = "\x1b[31mred"
     with reporting(url, lambda bus: vehicle(bus, "car-1", red, answered=10, lost=90)):
-        shown, _ = run_status(url)
+        shown = run_status(url)
         state = state_of(url)
     assert "\x1b" not in shown.output
     assert "red" in problems(state, "vehicles")["car-1"][0]
@@ -281,7 +281,7 @@ def test_top_shows_the_same_and_ends(url: str) -> None:
 
 def test_without_a_broker_the_address_is_named() -> None:
     """And how to start one."""
-    ended, _ = run_status("mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
+    ended = run_status("mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
     assert "no broker at mqtt://127.0.0.1:1" in str(ended.exception)
 
 

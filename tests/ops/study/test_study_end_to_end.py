@@ -1,12 +1,7 @@
 """Runs a study with real processes: Mosquitto, TensorFlow workers with a tiny model, and vehicles."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +18,8 @@ from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256
 from shared.models.repository import Repository
+from tests.support.command import Command
 
-ROOT = Path(__file__).parents[3]
 _HEIGHT, _WIDTH, _CLASSES = 32, 48, 4
 _LIMIT_S = 300.0
 
@@ -52,34 +47,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-@contextmanager
-def _study(file: Path, models: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts `skylane study run` in the folder of its file."""
-    command = [sys.executable, "-m", "skylane", "study", "run", str(file), "--models", str(models), "--out", "study"]
-    with subprocess.Popen(
-        [*command, *arguments],
-        cwd=file.parent,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        yield process
-
-
-def _run_to_end(file: Path, models: Path) -> tuple[int, str, str]:
-    """Runs the study; returns exit code, output and errors."""
-    with _study(file, models) as process:
-        output, errors = process.communicate(timeout=_LIMIT_S)
-    return process.returncode, output, errors
+def _start(document: dict[str, Any], models: Path, folder: Path, *flags: object) -> Command:
+    """Starts a study in a folder."""
+    file = folder / f"{document['name']}.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return Command("study", "run", file, "--models", models, "--out", "study", *flags, cwd=folder)
 
 
 def _run(document: dict[str, Any], models: Path, folder: Path) -> str:
     """Runs a study, which must succeed, in a folder; returns its output."""
-    file = folder / f"{document['name']}.yaml"
-    file.write_text(yaml.safe_dump(document))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 0, output + errors
+    with _start(document, models, folder) as running:
+        code, output = running.wait(_LIMIT_S)
+    assert code == 0, (output, running.log_lines)
     return output
 
 
@@ -96,24 +75,21 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(models: Pat
         "cool_down_s": 0,
         "drive_frames": 3,
     }
-    file, root = tmp_path / "small.yaml", tmp_path / "study"
-    file.write_text(yaml.safe_dump(small))
-    with _study(file, models, "--seed", "11") as process:
-        assert process.stdout is not None
-        while " #1: total_p90_ms" not in (line := process.stdout.readline()):
-            assert line, "ended before a run was done"
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=_LIMIT_S)
-    assert process.returncode == 130, errors
+    root = tmp_path / "study"
+    with _start(small, models, tmp_path, "--seed", 11) as running:
+        while " #1: total_p90_ms" not in running.read_line():
+            pass
+        children = psutil.Process(running.pid).children(recursive=True)
+        code, output = running.end(signal.SIGINT, _LIMIT_S)
+    assert code == 130, running.log_lines
     assert "interrupted: the same command resumes the study" in output
     assert psutil.wait_procs(children, timeout=_LIMIT_S)[1] == []
     first = pd.read_parquet(root / "runs.parquet")
     assert json.loads((root / "manifest.json").read_text())["state"] == "interrupted"
 
-    file.write_text("# A comment changes no plan.\n" + yaml.safe_dump(small))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 1, errors
+    with _start(small | {"description": "This changes no plan."}, models, tmp_path) as running:
+        code, output = running.wait(_LIMIT_S)
+    assert code == 1, running.log_lines
     done_before = int((first["state"] == "done").sum())
     assert f"resuming: {done_before} of 6 runs are already done" in output
     assert "4 runs done, 0 skipped, 2 failed" in output
