@@ -1,8 +1,6 @@
 """Errors of the commands at a secured broker: one line with the cause and what to do."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -18,6 +16,7 @@ from ops.broker.broker import Broker
 from ops.broker.certificate_authority import CertificateAuthority
 from shared.errors import SkylaneError
 from shared.imaging.opencv import cv2
+from skylane import cli
 from tests.support.bad_certificates import use_self_signed
 from tests.support.mqtt_client import Client
 
@@ -117,27 +116,20 @@ def test_a_vehicle_name_that_differs_from_its_certificate(
 @pytest.mark.parametrize(
     "command",
     [
-        ["edge", "play", ".", "--vehicle", "car-1", "--no-sinks"],
+        ["edge", "play", "{source}", "--vehicle", "car-1", "--no-sinks", "--out", "{source}/run"],
         ["cloud", "control", "worker-1", "list"],
     ],
 )
 def test_the_error_is_one_line_and_the_exit_code_1(
-    secured: Broker, certs: Path, source: Path, command: list[str]
+    secured: Broker, certs: Path, source: Path, capsys: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     """Errors that a user can correct have no traceback."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "skylane", *command),
-            *("--broker", secured.url, "--tls-ca", str(certs / "ca.crt"), "--connect-timeout", "60"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PROCESS_S,
-        cwd=source,
-    )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(f"skylane: broker {secured.url} requires a certificate")
-    assert "Traceback" not in done.stderr
+    flags = ("--broker", secured.url, "--tls-ca", str(certs / "ca.crt"), "--connect-timeout", "60")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*(word.format(source=source) for word in command), *flags])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-1].startswith(f"skylane: broker {secured.url} requires a certificate")
+    assert "Traceback" not in shown
     with Client(secured, certs, "car-1") as vehicle:
         assert vehicle.may_publish("frames/road-small/car-1/left")
