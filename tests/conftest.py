@@ -49,6 +49,15 @@ def logging_configuration() -> Iterator[None]:
         logger.handlers = [each for each in logger.handlers if not type(each).__module__.startswith("shared.")]
 
 
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Restores the signal handlers that a command replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take longest first, so that both processes of `make test` end at about the same time."""
     items.sort(key=lambda item: item.path.name not in _LONGEST)

@@ -11,7 +11,7 @@ from shared.runlog.latency_log import Outcome
 from tests.brokers.other_brokers import Aedes, Amqtt, Nats, OtherBroker
 from tests.support.faults.rig import Rig, answered_since, kill
 
-FRAMES = 12
+FRAMES = 6
 AHEAD_S = 3.0  # Lead of the worker's clock.
 WINDOW = 4  # Frames of a vehicle that may be unanswered.
 LAST_FRAMES_NS = 10**9  # How long before the drain a frame may have been due that was lost by it.

@@ -1,5 +1,3 @@
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -11,15 +9,6 @@ from rosbag_tools.drive.recording import DrivePlan, record
 from shared.runlog.presented_log import read_presented
 
 FRAMES = 12
-
-
-@pytest.fixture(autouse=True)
-def signal_handlers() -> Iterator[None]:
-    """Restores the signal handlers that a run replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_the_video_shows_every_frame_of_the_drive_with_held_and_moved_masks(

@@ -1,5 +1,6 @@
 """Runs a study with real processes: Mosquitto, TensorFlow workers with a tiny model, and vehicles."""
 
+import contextlib
 import json
 import signal
 from pathlib import Path
@@ -10,16 +11,19 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.segmentation import evaluate_segmentation
+from ops.study.cli import study
 from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256
 from shared.models.repository import Repository
 from tests.support.command import Command
 
+ROOT = Path(__file__).parents[3]
 _HEIGHT, _WIDTH, _CLASSES = 32, 48, 4
 _LIMIT_S = 300.0
 
@@ -47,19 +51,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-def _start(document: dict[str, Any], models: Path, folder: Path, *flags: object) -> Command:
-    """Starts a study in a folder."""
+def _arguments(document: dict[str, Any], models: Path, folder: Path) -> list[str]:
+    """Writes a study to a folder; returns the arguments of the command that runs it there."""
     file = folder / f"{document['name']}.yaml"
     file.write_text(yaml.safe_dump(document))
-    return Command("study", "run", file, "--models", models, "--out", "study", *flags, cwd=folder)
+    return ["run", str(file), "--models", str(models), "--out", "study"]
 
 
 def _run(document: dict[str, Any], models: Path, folder: Path) -> str:
     """Runs a study, which must succeed, in a folder; returns its output."""
-    with _start(document, models, folder) as running:
-        code, output = running.wait(_LIMIT_S)
-    assert code == 0, (output, running.log_lines)
-    return output
+    with contextlib.chdir(folder):
+        ended = CliRunner(env={"PYTHONPATH": str(ROOT)}).invoke(study, _arguments(document, models, folder))
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    return ended.stdout
 
 
 @pytest.mark.mosquitto
@@ -76,7 +80,7 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(models: Pat
         "drive_frames": 3,
     }
     root = tmp_path / "study"
-    with _start(small, models, tmp_path, "--seed", 11) as running:
+    with Command("study", *_arguments(small, models, tmp_path), "--seed", 11, cwd=tmp_path) as running:
         while " #1: total_p90_ms" not in running.read_line():
             pass
         children = psutil.Process(running.pid).children(recursive=True)
@@ -87,7 +91,8 @@ def test_a_study_from_its_file_to_its_tables_through_an_interruption(models: Pat
     first = pd.read_parquet(root / "runs.parquet")
     assert json.loads((root / "manifest.json").read_text())["state"] == "interrupted"
 
-    with _start(small | {"description": "This changes no plan."}, models, tmp_path) as running:
+    again = small | {"description": "This changes no plan."}
+    with Command("study", *_arguments(again, models, tmp_path), cwd=tmp_path) as running:
         code, output = running.wait(_LIMIT_S)
     assert code == 1, running.log_lines
     done_before = int((first["state"] == "done").sum())
