@@ -17,12 +17,12 @@ REQUIRED = (
 
 
 _LONGEST = {
+    "test_ray.py",
     "test_images.py",
     "test_smoke.py",
-    "test_contract.py",
-    "test_doctor.py",
-    "test_span_export.py",
-    "test_wheel.py",
+    "test_study_end_to_end.py",
+    "test_other_brokers.py",
+    "test_run.py",
 }
 
 
@@ -47,6 +47,15 @@ def logging_configuration() -> Iterator[None]:
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
         logger.handlers = [each for each in logger.handlers if not type(each).__module__.startswith("shared.")]
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Restores the signal handlers that a command replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -132,13 +132,6 @@ def test_a_topic_is_chosen_by_one_flag_in_every_command(path: Path) -> None:
     assert "Option '--topic' requires an argument" in output
 
 
-def test_the_help_of_inspect_mentions_onnx() -> None:
-    """It lists the formats that the command reads."""
-    code, printed = invoke("model", "inspect", "--help")
-    assert code == 0
-    assert "ONNX" in printed
-
-
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_a_number_that_is_not_finite_is_a_usage_error(path: Path) -> None:
     """click's own ranges accept `nan`; `bag make --rate inf` would never end."""

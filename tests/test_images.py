@@ -129,15 +129,6 @@ def test_the_commands_are_found_where_they_are_written() -> None:
     assert [each.image for each in with_tokens] == [WORKER]
 
 
-def test_calls_are_found_in_text_for_a_shell() -> None:
-    """Compose and pods start commands by a shell, with variables, conditions and continued lines."""
-    text = "test -e /x || SKYLANE_MODELS=/m skylane bag make \\\n  $AT --force; cd /y && skylane status | cat # skylane no\n"
-    assert calls_of(text, {"AT": "/x"}) == [["bag", "make", "/x", "--force"], ["status"]]
-    assert calls_of('echo skylane; exec /opt/skylane/bin/skylane health worker "$POD_NAME"') == [
-        ["health", "worker", "some"]
-    ]
-
-
 @pytest.mark.parametrize("image", sorted({command.image for command in NAMED}))
 def test_the_named_commands_find_all_that_they_need_in_their_image(
     images: Mapping[str, Environment], machine: Path, image: str
@@ -244,21 +235,29 @@ def test_an_extra_brings_what_its_parts_import(wheel: Path, tmp_path: Path, extr
 
 
 def installed_in_pages() -> Iterator[tuple[str, ...]]:
-    """Yields page, extras and the words of the command of each code block that installs extras and goes on with commands."""
+    """Yields extras and the words of the command of each code block that installs extras and goes on with commands."""
     for page in PAGES:
         for block in re.split(r"\n(?![ ]{4}|\n)|```\w*\n", page.read_text(encoding="utf-8").replace("\\\n", " ")):
             extras = ",".join(re.findall(r"^\s*pip install 'skylane\[([\w,]+)\]'", block, re.MULTILINE))
             if extras:
                 for line in block.splitlines():
-                    yield from ((page.name, extras, *call) for text in lines_of(line) for call in calls_of(text))
+                    yield from ((extras, *call) for text in lines_of(line) for call in calls_of(text))
 
 
-@pytest.mark.parametrize("example", [*installed_in_pages()], ids=" ".join)
+def calls_by_extras() -> dict[str, list[list[str]]]:
+    """Returns the commands by their extras: those of their page, and of a command of their kind."""
+    found: dict[str, list[list[str]]] = {}
+    for extras, *call in installed_in_pages():
+        together = {*extras.split(","), *COMMANDS[call[0]].extras.split(",")}
+        found.setdefault(",".join(sorted(together)), []).append(call)
+    return found
+
+
+@pytest.mark.parametrize(("extras", "calls"), calls_by_extras().items(), ids=str)
 def test_what_a_page_installs_is_enough_for_its_commands(
-    wheel: Path, machine: Path, tmp_path: Path, example: tuple[str, ...]
+    wheel: Path, machine: Path, tmp_path: Path, extras: str, calls: list[list[str]]
 ) -> None:
-    """With the extras of the page and those of a command of its kind."""
-    _, extras, *call = example
-    environment = environment_of(wheel, {*extras.split(","), *COMMANDS[call[0]].extras.split(",")}, tmp_path)
-    models = {} if call[0] == "model" else {"SKYLANE_MODELS": str(machine / "models")}
-    assert problems(environment, [(call, models | broker_of(call))], machine) == {}
+    """Runs each of them as in `test_the_named_commands_find_all_that_they_need_in_their_image`."""
+    models = {"SKYLANE_MODELS": str(machine / "models")}
+    asked = [(call, ({} if call[0] == "model" else models) | broker_of(call)) for call in calls]
+    assert problems(environment_of(wheel, {*extras.split(",")}, tmp_path), asked, machine) == {}

@@ -117,12 +117,6 @@ def test_every_bundled_library_is_listed() -> None:
     assert not missing
 
 
-def test_the_page_explains_that_x264_stays_in_the_image() -> None:
-    """Choosing another encoder does not remove it."""
-    assert "x264 and x265 stay in the image" in PAGE
-    assert "GPL-2.0-or-later" in PAGE
-
-
 @pytest.mark.parametrize("dockerfile", ["edge/Dockerfile", "cloud/Dockerfile"])
 def test_the_page_is_part_of_the_images(dockerfile: str) -> None:
     """The build copies it, and the wheel has it in its `dist-info` folder."""

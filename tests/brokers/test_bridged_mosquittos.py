@@ -40,13 +40,15 @@ def test_workers_on_the_other_broker_answer_every_frame(rig: Rig, tmp_path: Path
 
 
 def test_a_killed_worker_on_the_other_broker_is_reported_across_the_bridge(rig: Rig, tmp_path: Path) -> None:
-    """Its last will crosses the bridge, and the other worker gets its frames."""
-    brokers = BridgedBrokers(rig, tmp_path)
+    """Its last will crosses the bridge, and the other worker gets its frames; an operator reaches that one, too."""
+    brokers = BridgedBrokers(rig, tmp_path, *CONTROL)
     workers = [rig.worker(brokers.there.url, f"worker-{number}", think_ms=THINK_MS) for number in (1, 2)]
     vehicle = rig.vehicle(brokers.here.url, flags=("--loop",))
     rig.wait_for_frames([vehicle], 20)
     kill(workers[0].pid)
     rig.wait_for_frames([vehicle], 40)
+    flags = ("--broker", brokers.here.url, "--operator", "anna")
+    assert MODEL in skylane("cloud", "control", workers[1].name, "list", *flags)
     accounts = rig.end_vehicles()
     assert not accounts.failures
     assert accounts.unanswered == 0
@@ -107,14 +109,6 @@ def test_two_vehicles_with_one_name_notice_each_other_across_the_bridge(rig: Rig
         assert "is already running" in second.output
     rig.wait_for_frames([first], 10)
     assert not rig.end_vehicles().failures
-
-
-def test_an_operator_reaches_the_workers_of_the_other_broker(rig: Rig, tmp_path: Path) -> None:
-    """Requests and replies cross the bridge with the two optional lines."""
-    brokers = BridgedBrokers(rig, tmp_path, *CONTROL)
-    worker = rig.worker(brokers.there.url)
-    flags = ("--broker", brokers.here.url, "--operator", "anna")
-    assert MODEL in skylane("cloud", "control", worker.name, "list", *flags)
 
 
 def test_a_bridge_of_secured_brokers_has_a_role_of_its_own(rig: Rig, tmp_path: Path) -> None:

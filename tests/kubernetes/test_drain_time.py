@@ -66,7 +66,7 @@ def test_autoscalers_remove_the_next_worker_only_after_the_grace_period() -> Non
 def test_a_worker_whose_engine_hangs_ends_within_the_waits_that_are_granted() -> None:
     """The number of waits is counted with the real node, with shorter waits and frames at every stage."""
     entered, hang, ended = threading.Event(), threading.Event(), threading.Event()
-    drain_s = 5.0
+    drain_s = 1.0
     raised: list[BaseException] = []
 
     def infer() -> None:

@@ -3,10 +3,9 @@
 import queue
 import signal
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import yaml
 
 from ops.broker.broker import Broker
+from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.messages.frame import FrameMessage, ResultMessage, Status, pack_frame, unpack_result
@@ -24,17 +23,15 @@ from shared.messages.topics import FRAMES, MASKS, FrameId
 from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Bus
 from shared.mqtt.paho_bus import MqttBus
-from tests.kubernetes.pods import HOST, Pod, broker_pod, command_folders, create_secrets, worker_pod
-from tests.kubernetes.rendering import find, kinds, needs_kubectl, pod_of
+from tests.kubernetes.pods import HOST, Pod, broker_pod, create_secrets, worker_pod
+from tests.kubernetes.rendering import kinds, needs_kubectl, pod_of
+from tests.monitoring.promtool import prometheus, query, wait_for
 from tests.support.http_calls import png
-from tests.support.mqtt_bus import free_port
 from tests.support.tiny_models import HEIGHT, WIDTH
 
 pytestmark = [needs_kubectl, pytest.mark.mosquitto]
 WAIT_S = 60.0
-POLL_S = 0.1
 FRAMES_IN_FLIGHT = 12  # On a machine with a load of 14, they still need less than the 30 s that a worker drains.
-PROMETHEUS = find("prometheus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +65,12 @@ def start(tmp_path: Path, slow_repository: Path) -> Iterator[Callable[[str], Clu
     with ExitStack() as stack:
 
         def run(overlay: str) -> Cluster:
-            secrets, certs = create_secrets(tmp_path), None
+            secrets: dict[str, dict[str, bytes]] = {}
+            certs = None
             if overlay != "development":
+                secrets = create_secrets(tmp_path)
                 certs = tmp_path / "certs" / "nodes"
-                command = [command_folders(tmp_path / "bin")[0] + "/skylane", "broker", "certs", str(certs)]
-                subprocess.run([*command, "--vehicle", "car-1"], check=True, capture_output=True)
+                CertificateAuthority(certs).node(Role.VEHICLE, "car-1", 1)
             broker = stack.enter_context(broker_pod(overlay, tmp_path / "broker", secrets))
             worker = stack.enter_context(worker_pod(overlay, tmp_path, slow_repository, broker, secrets))
             worker.start()
@@ -113,7 +111,9 @@ def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
     assert worker.passes("readinessProbe")
     assert worker.passes("livenessProbe")
     assert worker.is_online_at(cluster.broker)
-    token = dict(line.split() for line in cluster.secrets["gateway"]["tokens"].decode().splitlines())["client"]
+    token = ""
+    if cluster.secrets:
+        token = dict(line.split() for line in cluster.secrets["gateway"]["tokens"].decode().splitlines())["client"]
     called: queue.SimpleQueue[httpx.Response] = queue.SimpleQueue()
     image = png(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     with cluster.connect() as bus:
@@ -135,7 +135,6 @@ def test_a_worker_is_ready_answers_and_drains_within_its_grace_period(
     assert not worker.passes("readinessProbe")
 
 
-@pytest.mark.skipif(not PROMETHEUS, reason="Prometheus is missing: .ci/install-real-parts unpacks Debian's")
 def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster], tmp_path: Path) -> None:
     """Prometheus reads a worker as the PodMonitor says; the query of the ScaledObject gives the wait of all workers."""
     cluster = start("autoscaling/keda")
@@ -168,49 +167,12 @@ def test_prometheus_evaluates_the_query_of_keda(start: Callable[[str], Cluster],
             for namespace, pod in labels
         ],
     }
-    config = tmp_path / "prometheus.yml"
-    config.write_text(yaml.safe_dump({"scrape_configs": [job]}), encoding="utf-8")
-    with prometheus(tmp_path, config) as query, cluster.connect() as bus:
-        await_value(lambda: len(query("up == 1")) == len(labels))
+    with prometheus(tmp_path, {"scrape_configs": [job]}) as client, cluster.connect() as bus:
+        wait_for(lambda: len(query(client, "up == 1")) == len(labels))
         answers = publish(bus, cluster, 5 * FRAMES_IN_FLIGHT)
-        await_value(lambda: len(query("max_over_time(skylane_queue_wait_seconds[1m]) > 0")) == len(labels))
-        (found,) = query(trigger["query"])
+        wait_for(lambda: len(query(client, "max_over_time(skylane_queue_wait_seconds[1m]) > 0")) == len(labels))
+        (found,) = query(client, trigger["query"])
         assert float(found["value"][1]) > 0
-        (workers,) = query(trigger["query"].replace("sum(", "count(", 1))
+        (workers,) = query(client, trigger["query"].replace("sum(", "count(", 1))
         assert float(workers["value"][1]) == len(labels) - 1
         assert answers.get(timeout=WAIT_S).status is Status.ANSWERED
-
-
-@contextmanager
-def prometheus(folder: Path, config: Path) -> Iterator[Callable[[str], list[Any]]]:
-    """Runs Prometheus; yields a function that evaluates a query now and returns its samples."""
-    address = f"{HOST}:{free_port()}"
-    command = [PROMETHEUS[0], f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
-    command += [f"--web.listen-address={address}", f"--web.console.templates={folder}"]
-    with (folder / "prometheus.log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False, timeout=WAIT_S) as client:
-
-                def query(text: str) -> list[Any]:
-                    """Evaluates a query; nothing is found while Prometheus starts."""
-                    try:
-                        answer = client.get("/query", params={"query": text}).json()
-                    except (httpx.TransportError, ValueError):
-                        return []
-                    assert answer["status"] == "success", answer
-                    found: list[Any] = answer["data"]["result"]
-                    return found
-
-                yield query
-        finally:
-            process.kill()
-
-
-def await_value(condition: Callable[[], bool]) -> None:
-    """Polls a condition until it holds."""
-    pause = threading.Event()
-    for _ in range(round(WAIT_S / POLL_S)):
-        if condition():
-            return
-        pause.wait(POLL_S)
-    raise AssertionError("the condition never held")

@@ -12,34 +12,39 @@ from tests.kubernetes.rendering import FOLDER, ROOT, container_of, flags_of, kin
 pytestmark = needs_kubectl
 
 
+Secrets = dict[str, dict[str, bytes]]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the Secrets were made."""
-    path = tmp_path_factory.mktemp("secrets")
-    create_secrets(path)
-    return path
+    """A folder for the certificates."""
+    return tmp_path_factory.mktemp("secrets")
 
 
-def test_a_second_run_keeps_every_certificate_and_token(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def secrets(folder: Path) -> Secrets:
+    """The Secrets, and their files in that folder."""
+    return create_secrets(folder)
+
+
+def test_a_second_run_keeps_every_certificate_and_token(folder: Path, secrets: Secrets) -> None:
     """Otherwise each run would lock out the nodes and callers that have the files of the one before."""
-    first, second = create_secrets(folder), create_secrets(folder)
-    for files in (*first.values(), *second.values()):
-        files.pop("crl.pem", None)  # Each run signs the list again.
-    assert first == second
+    again = create_secrets(folder)
+    for name in ("broker-certs", "worker-certs"):
+        again[name]["crl.pem"] = secrets[name]["crl.pem"]  # Each run signs the list again.
+    assert again == secrets
 
 
-def test_the_guide_lists_the_files_of_each_secret(folder: Path) -> None:
+def test_the_guide_lists_the_files_of_each_secret(secrets: Secrets) -> None:
     """Operators with an authority of their own make the same Secrets by hand."""
     guide = (ROOT / "docs" / "guides" / "kubernetes.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (`[^|]+`) \|", guide, re.MULTILINE)
     listed = {name: {*re.findall(r"`([^`]+)`", cell)} for name, cell in rows}
-    secrets = create_secrets(folder)
     assert {name: listed[name] for name in secrets} == {name: {*files} for name, files in secrets.items()}
 
 
-def test_every_file_that_a_pod_names_is_in_its_secret(folder: Path) -> None:
+def test_every_file_that_a_pod_names_is_in_its_secret(secrets: Secrets) -> None:
     """A missing file ends the broker or the worker at its start."""
-    secrets = create_secrets(folder)
     mounted = {"/certs/": "worker-certs", "/gateway/": "gateway"}
     named = [value for values in flags_of(container_of("secured", "worker")).values() for value in values]
     files = [(mount, value) for value in named for mount in mounted if value.startswith(mount)]
@@ -54,11 +59,10 @@ def test_every_file_that_a_pod_names_is_in_its_secret(folder: Path) -> None:
     assert f"prometheus {secrets['gateway']['prometheus-token'].decode()}\n" in secrets["gateway"]["tokens"].decode()
 
 
-def test_no_secret_has_the_key_of_an_authority_or_of_another_node(folder: Path) -> None:
+def test_no_secret_has_the_key_of_an_authority_or_of_another_node(folder: Path, secrets: Secrets) -> None:
     """A compromised pod must not be able to act as another one."""
     keys = {path.read_bytes(): path for path in (folder / "certs").rglob("*.key")}
     assert len(keys) == 5
-    secrets = create_secrets(folder)
     inside = [keys[data] for files in secrets.values() for data in files.values() if data in keys]
     assert sorted(path.name for path in inside) == ["server.key", "server.key", "worker.key"]
     assert len({*inside}) == 3

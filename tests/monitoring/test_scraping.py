@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +18,11 @@ from ops.processes.vehicle_process import VehicleProcess
 from ops.processes.worker_process import Worker
 from shared.frame_reasons import LABELS
 from shared.runlog.latency_log import Outcome, read_rows
-from tests.monitoring.promtool import ROOT, RULES, program
+from tests.monitoring.promtool import ROOT, RULES, WAIT_S, program, prometheus, query, samples, wait_for
 from tests.monitoring.test_rules import groups
 from tests.support.mqtt_bus import free_port
 
 pytestmark = pytest.mark.mosquitto
-WAIT_S = 180.0
 FRAMES = 20
 DASHBOARD = json.loads((ROOT / "configs" / "grafana" / "dashboards" / "skylane.json").read_text(encoding="utf-8"))
 PROMETHEUS_OWN = {"ALERTS", "up"}
@@ -54,42 +51,35 @@ WORDS = {  # Words of PromQL in our expressions that are no metrics.
 class Fleet:
     """A Prometheus that scrapes a worker and a vehicle, and the numbers of the worker after a first run."""
 
-    prometheus: str
+    prometheus: httpx.Client
     rows: list[dict[str, str]]  # Of the first run.
     worker_samples: dict[str, float]  # After it, before the second one.
 
-    def get(self, path: str, **parameters: str) -> Any:
+    def get(self, path: str) -> Any:
         """Calls Prometheus."""
-        reply = httpx.get(f"{self.prometheus}/api/v1/{path}", params=parameters, timeout=WAIT_S).json()
-        assert reply["status"] == "success", (parameters, reply)
-        return reply["data"]
+        return self.prometheus.get(path).raise_for_status().json()["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Evaluates an expression now; returns the labels and the value of each series."""
-        result = self.get("query", query=expression)["result"]
-        return [(each["metric"], float(each["value"][1])) for each in result]
+        return [(each["metric"], float(each["value"][1])) for each in query(self.prometheus, expression)]
 
     def until(self, expression: str, holds: Callable[[list[float]], bool] = bool) -> list[float]:
         """Evaluates an expression until its values meet a condition, by default that there are some."""
-        end_s = time.monotonic() + WAIT_S
-        while time.monotonic() < end_s:
-            if holds(values := [value for _, value in self.query(expression)]):
-                return values
-            time.sleep(0.2)
-        raise AssertionError(f"{expression} stays at {values}")
+        values: list[float] = []
 
+        def evaluate() -> bool:
+            values[:] = [value for _, value in self.query(expression)]
+            return holds(values)
 
-def samples(url: str) -> dict[str, float]:
-    """Returns what a node exports, by name with labels."""
-    lines = httpx.get(url, timeout=WAIT_S).text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+        wait_for(evaluate)
+        return values
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Runs everything. The worker has its engine in a process of its own, and certificates."""
     folder = tmp_path_factory.mktemp("fleet")
-    server = program("prometheus")
+    program("prometheus")  # Skips without it.
     pictures = folder / "pictures"
     pictures.mkdir()
     for index in range(FRAMES):
@@ -110,9 +100,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]} for job, port in ports.items()
         ],
     }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
-    address = f"127.0.0.1:{free_port()}"
-    command = [server, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     worker_flags = [f"--http=127.0.0.1:{ports['skylane-worker']}", "--isolate", f"--certs={certificates}"]
     with Broker.start(secured=certificates) as broker:
         vehicle_flags = [f"--broker={broker.url}", f"--certs={certificates}", "--no-sinks"]
@@ -120,28 +107,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             with VehicleProcess(pictures, folder / "first", [*vehicle_flags, "--closed-loop"]) as first:
                 assert first.wait(WAIT_S) == 0
             after = samples(f"http://127.0.0.1:{ports['skylane-worker']}/metrics")
-            flags = [*vehicle_flags, "--loop", f"--metrics=127.0.0.1:{ports['skylane-vehicle']}"]
-            scraping = subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=subprocess.DEVNULL)
-            try:
-                with VehicleProcess(pictures, folder / "car", flags):
-                    wait_for(lambda: httpx.get(f"http://{address}/-/ready").is_success)
-                    yield Fleet(f"http://{address}", list(read_rows(folder / "first")), after)
-            finally:
-                scraping.terminate()
-                scraping.wait(WAIT_S)
-
-
-def wait_for(is_ready: Callable[[], bool]) -> None:
-    """Waits until a server answers."""
-    end_s = time.monotonic() + WAIT_S
-    while time.monotonic() < end_s:
-        try:
-            if is_ready():
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("it never answered")
+            flags = [
+                *vehicle_flags,
+                "--loop",
+                "--arrivals=uniform",
+                "--arrival-rate=3",
+                f"--metrics=127.0.0.1:{ports['skylane-vehicle']}",
+            ]
+            with prometheus(folder, settings) as client, VehicleProcess(pictures, folder / "car", flags):
+                yield Fleet(client, list(read_rows(folder / "first")), after)
 
 
 def test_a_worker_counts_every_frame_once_in_each_histogram(fleet: Fleet) -> None:
@@ -243,11 +217,6 @@ def declared_metrics(url: str) -> Iterator[str]:
     """Yields the metrics that a node declares, those without samples so far included."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", httpx.get(url, timeout=WAIT_S).text, re.MULTILINE):
         yield from (f"{name}{end}" for end in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",)))
-
-
-def test_a_missing_metric_is_noticed() -> None:
-    """The check above can fail."""
-    assert metric_names('sum by (le) (rate(skylane_gone_bucket{stage="x"}[5m])) / time()') == {"skylane_gone_bucket"}
 
 
 def test_the_dashboard_names_the_provisioned_data_source() -> None:

@@ -1,5 +1,3 @@
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -13,15 +11,6 @@ from shared.runlog.presented_log import read_presented
 FRAMES = 12
 
 
-@pytest.fixture(autouse=True)
-def signal_handlers() -> Iterator[None]:
-    """Restores the signal handlers that a run replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def test_the_video_shows_every_frame_of_the_drive_with_held_and_moved_masks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,7 +19,7 @@ def test_the_video_shows_every_frame_of_the_drive_with_held_and_moved_masks(
     monkeypatch.chdir(tmp_path)
     record(tmp_path / "drive", DrivePlan(seed=3, frames=FRAMES, width=484, height=304))
     with Broker.start() as broker:
-        late = play_late(tmp_path / "drive", tmp_path / "run", broker, models=models, model="road-small", frames=FRAMES)
+        late = play_late(tmp_path / "drive", tmp_path / "run", broker, models=models, model="road-tiny", frames=FRAMES)
     assert late is not None
     with av.open(str(late.video)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]

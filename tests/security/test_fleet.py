@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mosquitto
 
 def look(secured: Broker, certs: Path, name: str) -> Any:
     """Returns the fleet as the holder of a certificate sees it."""
-    ended, _ = run_status(secured.url, "--certs", str(certs), "--name", name, "--json")
+    ended = run_status(secured.url, "--certs", str(certs), "--name", name, "--json")
     assert ended.exit_code == 0, ended.output
     return json.loads(ended.output)
 
@@ -40,7 +40,7 @@ def test_a_viewer_sees_workers_broker_and_certificates(secured: Broker, certs: P
 
 def test_without_its_certificate_the_file_is_named(secured: Broker, certs: Path) -> None:
     """A viewer of another name, and a broker that nobody runs."""
-    ended, _ = run_status(secured.url, "--certs", str(certs), "--name", "nobody")
+    ended = run_status(secured.url, "--certs", str(certs), "--name", "nobody")
     assert "nobody" in str(ended.exception)
-    ended, _ = run_status("mqtts://localhost:1", "--certs", str(certs), "--name", "vera", "--connect-timeout", "0.3")
+    ended = run_status("mqtts://localhost:1", "--certs", str(certs), "--name", "vera", "--connect-timeout", "0.3")
     assert "no broker at mqtts://localhost:1" in str(ended.exception)

@@ -1,12 +1,13 @@
 """The topics that each role may publish and read, with a real Mosquitto."""
 
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ops.broker.broker import Broker
-from ops.broker.certificate_authority import CertificateAuthority, Role
 from shared.messages import topics
 from shared.messages.topics import TopicKind
 from shared.package_data import shipped
@@ -55,15 +56,25 @@ def test_each_role_publishes_only_its_topics(secured: Broker, certs: Path, name:
     assert allowed == {topic for topic, writers in WRITERS.items() if name in writers}
 
 
+@pytest.fixture(scope="module")
+def writers(secured: Broker, certs: Path) -> Iterator[dict[str, Client]]:
+    """A client that may publish each topic of the protocol, by topic."""
+    with ExitStack() as stack:
+        names = {min(names) for names in WRITERS.values()}
+        clients = {name: stack.enter_context(Client(secured, certs, name)) for name in names}
+        yield {topic: clients[min(names)] for topic, names in WRITERS.items()}
+
+
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("topic_filter", ["#", "+/+/+/+", "$share/skylane/skylane/v1/#"])
-def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str, topic_filter: str) -> None:
+def test_each_role_reads_only_its_topics(
+    secured: Broker, certs: Path, writers: dict[str, Client], name: str, topic_filter: str
+) -> None:
     """A subscription to everything is accepted, but delivers only what the role may read."""
     with Client(secured, certs, name) as reader:
         reader.subscribe(topic_filter)
-        for topic, writers in WRITERS.items():
-            with Client(secured, certs, min(writers)) as writer:
-                assert writer.may_publish(topic)
+        for topic, writer in writers.items():
+            assert writer.may_publish(topic)
         expected = {topic for topic, readers in READERS.items() if name in readers}
         if topic_filter.startswith("+"):
             expected = {topic for topic in expected if topic.count("/") == 3}
@@ -74,29 +85,28 @@ def test_each_role_reads_only_its_topics(secured: Broker, certs: Path, name: str
         assert reader.messages.empty()
 
 
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "frames/road-small/car-2/left",  # Another vehicle's frame.
-        "retries/worker-1/road-small/car-2/left",
-        "probes/worker-1/car-2",
-        "status/vehicle/car-2",
-        "status/worker/worker-1",  # A worker's status.
-        "status/worker/car-1",
-        "load/worker-1",  # A worker's load: the thief would attract or repel frames.
-        "load/car-1",
-        "metrics/vehicle/car-2",
-        "metrics/worker/worker-1",
-        "metrics/worker/car-1",
-        "masks/car-2/left",
-        "masks/car-1/left",
-        "echoes/car-2/worker-1",
-        "control/worker-1/load",
-        "replies/anna/nonce",
-        "anything/car-1",
-    ],
+FORBIDDEN = (
+    "frames/road-small/car-2/left",  # Another vehicle's frame.
+    "retries/worker-1/road-small/car-2/left",
+    "probes/worker-1/car-2",
+    "status/vehicle/car-2",
+    "status/worker/worker-1",  # A worker's status.
+    "status/worker/car-1",
+    "load/worker-1",  # A worker's load: the thief would attract or repel frames.
+    "load/car-1",
+    "metrics/vehicle/car-2",
+    "metrics/worker/worker-1",
+    "metrics/worker/car-1",
+    "masks/car-2/left",
+    "masks/car-1/left",
+    "echoes/car-2/worker-1",
+    "control/worker-1/load",
+    "replies/anna/nonce",
+    "anything/car-1",
 )
-def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Path, topic: str) -> None:
+
+
+def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Path) -> None:
     """A stolen vehicle must not affect others: readers of such topics receive nothing from it."""
     with Client(secured, certs, "anna") as operator, Client(secured, certs, "worker-1") as worker:
         for reader in (operator, worker):
@@ -104,31 +114,11 @@ def test_a_vehicle_cannot_publish_to_topics_of_others(secured: Broker, certs: Pa
         while not operator.messages.empty():  # Retained messages of other tests.
             operator.messages.get()
         with Client(secured, certs, "car-1") as thief:
-            assert not thief.may_publish(topic)
+            assert [topic for topic in FORBIDDEN if thief.may_publish(topic)] == []
             assert thief.may_publish("frames/road-small/car-1/canary")
             assert thief.may_publish("status/vehicle/car-1")
         assert worker.next()[0] == "frames/road-small/car-1/canary"
         assert operator.next()[0] == "status/vehicle/car-1"
-
-
-@pytest.mark.parametrize(
-    "topic_filter", ["masks/car-2/left", "masks/+/left", "echoes/car-2/worker-1", "frames/road-small/car-2/left"]
-)
-def test_a_vehicle_cannot_read_topics_of_others(secured: Broker, certs: Path, topic_filter: str) -> None:
-    """A mask reveals where another vehicle is."""
-    topic = topic_filter.replace("+", "car-2")
-    sender = "car-2" if topic.startswith("frames") else "worker-1"
-    with (
-        Client(secured, certs, "car-1") as thief,
-        Client(secured, certs, sender) as writer,
-        Client(secured, certs, "worker-1") as worker,
-    ):
-        thief.subscribe(topic_filter)
-        thief.subscribe("masks/car-1/canary")
-        assert writer.may_publish(topic)
-        assert worker.may_publish("masks/car-1/canary")
-        assert thief.next()[0] == "masks/car-1/canary"
-        assert thief.messages.empty()
 
 
 def test_a_vehicle_in_the_workers_group_receives_no_frame(secured: Broker, certs: Path) -> None:
@@ -202,13 +192,3 @@ def test_the_acl_has_exactly_the_topics_of_the_protocol() -> None:
     }
     assert exact == known
     assert all(line.startswith("pattern ") == ("%u" in line or "status/worker" in line) for line in roles[:7])
-
-
-def test_the_authority_rejects_names_with_topic_characters(secured: Broker, authority: CertificateAuthority) -> None:
-    """Mosquitto inserts the common name into ACL patterns, where a slash would name another vehicle's topic."""
-    with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
-        authority.node(Role.VEHICLE, "car-1/left", 1)
-    with pytest.raises(topics.TopicNameError, match="A-Z a-z 0-9"):
-        authority.node(Role.VEHICLE, "+", 1)
-    with Client(secured, authority.folder, "car-1") as vehicle:
-        assert vehicle.may_publish("frames/road-small/car-1/left")

@@ -51,14 +51,18 @@ def test_a_wrong_argument_is_a_skylane_error(calls: dict[str, Callable[[Any], ob
             calls[argument](value)
 
 
-@pytest.mark.parametrize("value", [*ODD, np.zeros((4, 4, 3), np.float32), [[1, 2], [3]]])
-def test_what_is_no_image_is_a_skylane_error(models: Path, value: Any) -> None:
+def test_what_is_no_image_is_a_skylane_error(models: Path) -> None:
     """`cv2.imread` gives None for a file that it cannot read."""
+    arrays = [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), None]
     with skylane.Model("tiny", models=models) as opened:
-        with pytest.raises(skylane.SkylaneError):
-            opened.predict(value)
-        with pytest.raises(skylane.SkylaneError, match="give frame or model"):
-            opened.predict(np.zeros((4, 4, 3), np.uint8), mask_size=value)
+        for value in [*ODD, [[1, 2], [3]]]:
+            with pytest.raises(skylane.SkylaneError):
+                opened.predict(value)
+            with pytest.raises(skylane.SkylaneError, match="give frame or model"):
+                opened.predict(np.zeros((4, 4, 3), np.uint8), mask_size=value)
+        for array in arrays:
+            with pytest.raises(skylane.SkylaneError, match="give RGB, H×W×3 uint8"):
+                opened.predict(array)  # type: ignore[arg-type]
 
 
 def test_a_closed_model_says_so(models: Path) -> None:

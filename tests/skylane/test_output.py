@@ -10,6 +10,7 @@ import pytest
 from skylane import cli
 
 ROOT = Path(__file__).parents[2]
+SMALL = ("--frames", 1, "--width", 48, "--height", 32)
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
@@ -21,18 +22,22 @@ def run(*arguments: object, **environment: str) -> tuple[int, bytes, bytes]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short drive whose name is not ASCII."""
+    path = tmp_path_factory.mktemp("drives") / "Straße"
+    code, shown, problem = run("bag", "make", path, *SMALL, PYTHONIOENCODING="ascii")
+    assert (code, problem) == (0, b"")
+    assert b"Stra?e" in shown  # Printed by click.
+    return path
+
+
 @pytest.mark.parametrize(
     ("encoding", "resolution"),
     [("ascii", b"48?32"), ("latin-1", b"48\xd732"), ("cp437", b"48?32"), ("utf-8", b"48\xc3\x9732")],
 )
-def test_characters_that_an_encoding_lacks_are_replaced(tmp_path: Path, encoding: str, resolution: bytes) -> None:
+def test_characters_that_an_encoding_lacks_are_replaced(drive: Path, encoding: str, resolution: bytes) -> None:
     """The exit code stays that of the work: a script would take a finished run for a failed one."""
-    drive = tmp_path / "Straße"
-    code, shown, problem = run(
-        "bag", "make", drive, "--frames", 1, "--width", 48, "--height", 32, PYTHONIOENCODING=encoding
-    )
-    assert (code, problem) == (0, b"")
-    assert "Straße".encode(encoding, "replace") in shown  # Printed by click.
     code, shown, problem = run("bag", "info", drive, PYTHONIOENCODING=encoding)
     assert (code, problem) == (0, b"")
     assert resolution in shown  # Printed by Rich.
@@ -43,7 +48,7 @@ def test_the_locale_c_can_name_every_file(tmp_path: Path) -> None:
     for name, environment in ((b"Stra\xc3\x9fe", C_LOCALE), (b"Stra\xdfe", {"LC_ALL": "C.UTF-8"})):
         drive = tmp_path / os.fsdecode(name)
         assert run("bag", "info", drive, **environment)[2].startswith(b"skylane: ")
-        code, _, problem = run("bag", "make", drive, "--frames", 1, "--width", 48, "--height", 32, **environment)
+        code, _, problem = run("bag", "make", drive, *SMALL, **environment)
         assert (code, problem) == (0, b"")
         assert os.fsencode(drive) in [os.fsencode(path) for path in tmp_path.iterdir()]
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +47,30 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(SOURCE, tmp_path_factory.mktemp("plugins"))
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a model that only plug-ins can run."""
+    return write_model(tmp_path_factory.mktemp("repository") / "models")
+
+
 @pytest.fixture
 def imports(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Adds the plug-ins to the processes of a test; the file that this returns has a line for each import of them."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(ROOT))))
     monkeypatch.setenv("ALL_KINDS_LOG", str(tmp_path / "imports"))
     return tmp_path / "imports"
+
+
+@pytest.fixture(scope="module")
+def served(site: Path, models: Path, embedded_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker with a worker that uses the plug-ins, and has noted that it imported them; yields its address."""
+    log = tmp_path_factory.mktemp("worker") / "imports"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(site), str(ROOT))))
+        patch.setenv("ALL_KINDS_LOG", str(log))
+        with Worker(embedded_url, models=models, model="strongest"):
+            assert log.exists()
+            yield embedded_url
 
 
 def skylane(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -81,16 +100,14 @@ def write_model(root: Path) -> Path:
     return root
 
 
-def test_a_run_uses_a_plug_in_of_each_kind(embedded_url: str, imports: Path, tmp_path: Path) -> None:
+def test_a_run_uses_a_plug_in_of_each_kind(served: str, imports: Path, tmp_path: Path) -> None:
     """Source, codecs, engine, task, transport, presenter and sink are chosen by their names alone."""
     out = tmp_path / "run"
     flags = ["--transport", "relay", "--codec", "differences", "--mask-codec", "nibbles", "--present", "reverse"]
-    models = write_model(tmp_path / "models")
-    with Worker(embedded_url, models=models, model="strongest"):
-        ended = skylane(
-            *("edge", "play", f"noise:{FRAMES}", "--broker", embedded_url, "--model", "strongest", "--out", out),
-            *("--sink", "counts", "--closed-loop", *flags),
-        )
+    ended = skylane(
+        *("edge", "play", f"noise:{FRAMES}", "--broker", served, "--model", "strongest", "--out", out),
+        *("--sink", "counts", "--closed-loop", *flags),
+    )
     assert ended.returncode == 0, ended.stderr
     rows = list(read_rows(out))
     assert Counter((row["outcome"], row["engine"]) for row in rows) == {("answered", "linear fp32"): FRAMES}
@@ -107,19 +124,18 @@ def test_a_run_uses_a_plug_in_of_each_kind(embedded_url: str, imports: Path, tmp
         index, origin, numbers = line.split(" ", 2)
         source = str(presented[int(index)].source_sequence)
         assert (origin, ast.literal_eval(numbers)) == ("warped", counts[source][::-1])
-    assert imports.read_text().count("imported") >= 2  # The worker's process and the vehicle's.
+    assert imports.exists()
 
 
 def test_a_vehicle_runs_its_local_model_on_the_engine_of_a_plug_in(
-    embedded_url: str, imports: Path, tmp_path: Path
+    served: str, models: Path, imports: Path, tmp_path: Path
 ) -> None:
     """A vehicle with an accelerator of its own brings the engine for it. The manifest of the model names the engine."""
-    models, out = write_model(tmp_path / "models"), tmp_path / "run"
-    with Worker(embedded_url, models=models, model="strongest"):
-        ended = skylane(
-            *("edge", "play", f"noise:{FRAMES}", "--broker", embedded_url, "--model", "strongest", "--out", out),
-            *("--sink", "counts", "--closed-loop", "--local-model", "strongest", "--models", models),
-        )
+    out = tmp_path / "run"
+    ended = skylane(
+        *("edge", "play", f"noise:{FRAMES}", "--broker", served, "--model", "strongest", "--out", out),
+        *("--sink", "counts", "--closed-loop", "--local-model", "strongest", "--models", models),
+    )
     assert ended.returncode == 0, ended.stderr
     assert json.loads((out / MANIFEST_NAME).read_text())["reuse"]["local"]["engine"] == "linear fp32"
     assert "frames answered by the vehicle (strongest" in ended.stdout
@@ -137,13 +153,11 @@ def test_a_plug_in_that_is_not_named_is_not_imported(imports: Path) -> None:
 
 
 def test_a_plug_in_that_cannot_be_imported_is_refused_with_its_distribution(
-    embedded_url: str, imports: Path, tmp_path: Path
+    served: str, imports: Path, tmp_path: Path
 ) -> None:
     """A user of ours has never heard of the module that fails."""
-    models = write_model(tmp_path / "models")
-    with Worker(embedded_url, models=models, model="strongest"):
-        flags = ("--broker", embedded_url, "--model", "strongest", "--sink", "broken", "--out", tmp_path / "run")
-        ended = skylane("edge", "play", "noise:2", *flags)
+    flags = ("--broker", served, "--model", "strongest", "--sink", "broken", "--out", tmp_path / "run")
+    ended = skylane("edge", "play", "noise:2", *flags)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
     assert last.startswith("skylane: sink 'broken' of all-kinds 0.1 cannot be used: ModuleNotFoundError: ")

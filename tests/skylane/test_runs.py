@@ -45,8 +45,9 @@ def test_the_stages_are_those_of_the_report(run: Path, slower: Path) -> None:
         assert (total["frames"], total["std_ms"]) == (told["count"], pytest.approx(told["std"]))
 
 
-def test_a_single_run_needs_no_list(run: Path) -> None:
+def test_a_single_run_needs_no_list(tmp_path: Path) -> None:
     """Its path, as text too, or the run itself."""
+    run = write_streaming_run(tmp_path / "run")
     expected = skylane.compare([run])
     for given in (run, str(run), skylane.open_run(run)):
         pd.testing.assert_frame_equal(skylane.compare(given), expected)

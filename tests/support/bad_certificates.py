@@ -7,12 +7,6 @@ from pathlib import Path
 from ops.broker.certificate_authority import CertificateAuthority, Role
 
 
-def use_unknown_authority(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)
-    """Uses a certificate with the right name, from an authority that the broker does not know."""
-    CertificateAuthority(folder / "other").node(Role.VEHICLE, "car-1", 1)
-    copy_pair(folder / "other", folder, "car-1")
-
-
 def use_self_signed(folder: Path, authority: CertificateAuthority) -> None:  # noqa: ARG001 (as the others)
     """Uses a self-signed certificate."""
     other = CertificateAuthority(folder / "other")
@@ -26,11 +20,6 @@ def use_expired(folder: Path, authority: CertificateAuthority) -> None:
     shutil.copytree(authority.folder, other)
     CertificateAuthority(other, now=datetime.now(UTC) - timedelta(days=10)).node(Role.VEHICLE, "old", 5)
     copy_pair(other, folder, "old", "car-1")
-
-
-def use_brokers_own(folder: Path, authority: CertificateAuthority) -> None:
-    """Uses the broker's own certificate, which is not valid for clients."""
-    copy_pair(authority.folder, folder, "server", "car-1")
 
 
 def copy_pair(source: Path, target: Path, name: str, new_name: str | None = None) -> None:

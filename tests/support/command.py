@@ -39,19 +39,19 @@ class Command(ChildProcess):
             line += character
         return line.decode().rstrip()
 
-    def wait(self) -> tuple[int, str]:
+    def wait(self, limit_s: float = WAIT_S) -> tuple[int, str]:
         """Waits for its end; returns its exit code and standard output."""
-        printed, _ = self._process.communicate(timeout=WAIT_S)
+        printed, _ = self._process.communicate(timeout=limit_s)
         return self._process.returncode, printed.decode()
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal, which has no effect if it has ended."""
         self._process.send_signal(number)
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+    def end(self, number: signal.Signals = signal.SIGTERM, limit_s: float = WAIT_S) -> tuple[int, str]:
         """Sends a signal, and waits as `wait` does."""
         self.send(number)
-        return self.wait()
+        return self.wait(limit_s)
 
     def kill(self) -> None:
         """See ChildProcess."""

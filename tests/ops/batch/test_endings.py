@@ -2,11 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,6 +10,7 @@ import pytest
 
 from ops.batch.executor import BagProgress
 from tests.ops.batch.rig import MODEL, MODELS, Watcher, contents, run, write_library
+from tests.support.command import Command
 
 WAIT_S = 120.0
 
@@ -41,25 +38,15 @@ class Killer:
             worker_processes(os.getpid())[0].kill()
 
 
-@contextmanager
-def command(library: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs `skylane batch` as a process of its own."""
-    arguments = ("batch", str(library), "--out", str(out), "--model", MODEL, "--models", str(MODELS), *flags)
-    process = subprocess.Popen([sys.executable, "-m", "skylane", *arguments], stderr=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def start(library: Path, out: Path) -> Command:
+    """Starts `skylane batch` in two processes, as a command of its own."""
+    return Command("batch", library, "--out", out, "--model", MODEL, "--models", MODELS, "--processes", 2)
 
 
-def wait_for_bag(process: subprocess.Popen[str]) -> None:
-    """Waits until a bag is done."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.rstrip().endswith("frames"):
-            return
-    raise AssertionError("the batch ended without a bag")
+def workers_after_a_bag(running: Command) -> list[psutil.Process]:
+    """Waits until a bag is done; returns the processes of the executor."""
+    assert running.wait_until(lambda: any(line.endswith("frames") for line in running.log_lines), WAIT_S)
+    return worker_processes(running.pid)
 
 
 def test_the_bag_of_a_killed_process_is_done_by_another(tmp_path: Path) -> None:
@@ -91,18 +78,16 @@ def test_a_bag_that_kills_its_process_fails_by_name_and_the_others_are_done(tmp_
 
 def test_a_killed_command_is_continued_by_the_same_command(tmp_path: Path) -> None:
     """Its processes end by themselves; finished bags are kept, and the result is that of an undisturbed run."""
-    library, out = write_library(tmp_path / "library", bags=6, frames=20), tmp_path / "out"
-    with command(library, out, "--processes", "2") as process:
-        wait_for_bag(process)
-        workers = worker_processes(process.pid)
-        process.kill()
-        process.wait()
+    library, out = write_library(tmp_path / "library", bags=4, frames=20), tmp_path / "out"
+    with start(library, out) as running:
+        workers = workers_after_a_bag(running)
+        running.kill()
         psutil.wait_procs(workers, WAIT_S)
         assert not [worker for worker in workers if worker.is_running()]
     assert not (out / "frames.parquet").exists()
     result = run(library, out)
     assert result.finished
-    assert len(result.finished) + len(result.done) == 6
+    assert len(result.finished) + len(result.done) == 4
     assert run(library, tmp_path / "calm").failed == {}
     assert contents(out) == contents(tmp_path / "calm")
 
@@ -110,17 +95,12 @@ def test_a_killed_command_is_continued_by_the_same_command(tmp_path: Path) -> No
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stopped_command_leaves_only_finished_bags(tmp_path: Path, number: signal.Signals) -> None:
     """The message says how to continue, and no process is left."""
-    library, out = write_library(tmp_path / "library", bags=6, frames=40), tmp_path / "out"
-    with command(library, out, "--processes", "2") as process:
-        wait_for_bag(process)
-        workers = worker_processes(process.pid)
-        process.send_signal(number)
-        assert process.wait(WAIT_S) == 130
-        assert process.stderr is not None
-        assert "the same command continues" in process.stderr.read()
-    until_s = time.monotonic() + WAIT_S
-    while any(worker.is_running() for worker in workers) and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert not any(worker.is_running() for worker in workers)
+    library, out = write_library(tmp_path / "library", bags=5, frames=20), tmp_path / "out"
+    with start(library, out) as running:
+        workers = workers_after_a_bag(running)
+        assert running.end(number)[0] == 130
+        assert any("the same command continues" in line for line in running.log_lines)
+        psutil.wait_procs(workers, WAIT_S)
+        assert not any(worker.is_running() for worker in workers)
     contents(out)
     assert run(library, out).failed == {}

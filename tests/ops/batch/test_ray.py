@@ -88,21 +88,6 @@ def test_a_cluster_started_here_gives_the_same_files_and_ends(
     assert psutil.wait_procs(found, timeout=60)[1] == []
 
 
-def test_a_broken_bag_fails_by_name_and_the_others_are_done(
-    cluster: RayCluster, library: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    """The reason comes from the node that decoded it."""
-    more = shutil.copytree(library, tmp_path / "library")
-    (more / "broken.mcap").write_bytes(b"no bag")
-    result = run(more, tmp_path / "out", executor="ray", processes=None, ray_address=cluster.address)
-    assert list(result.failed) == ["broken.mcap"]
-    assert "broken.mcap" in result.failed["broken.mcap"]
-    files = results(tmp_path / "out")
-    assert {name: data for name, data in files.items() if name.startswith("bags/")} == {
-        name: data for name, data in expected.items() if name.startswith("bags/")
-    }
-
-
 def test_a_model_that_cannot_be_loaded_is_refused_once(cluster: RayCluster, library: Path, tmp_path: Path) -> None:
     """The message is that of the local executor, not a traceback of an actor."""
     with pytest.raises(BatchError, match="give a model of segmentation") as caught:
@@ -110,10 +95,12 @@ def test_a_model_that_cannot_be_loaded_is_refused_once(cluster: RayCluster, libr
     assert "Traceback" not in str(caught.value)
 
 
-def test_a_killed_actor_loses_nothing(
+def test_a_killed_actor_loses_nothing_and_a_broken_bag_fails_by_name(
     cluster: RayCluster, library: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Ray starts the actor again and repeats what it had."""
+    """Ray starts the actor again and repeats what it had; the reason comes from the node that decoded the bag."""
+    more = shutil.copytree(library, tmp_path / "library")
+    (more / "broken.mcap").write_bytes(b"no bag")
     killed: list[int] = []
 
     def kill() -> None:
@@ -121,9 +108,16 @@ def test_a_killed_actor_loses_nothing(
         actor.kill()
         killed.append(actor.pid)
 
-    run(library, tmp_path / "out", at_frame(5, kill), executor="ray", processes=None, ray_address=cluster.address)
+    watcher = at_frame(5, kill)
+    result = run(more, tmp_path / "out", watcher, executor="ray", processes=None, ray_address=cluster.address)
     assert killed
-    assert results(tmp_path / "out") == expected
+    assert list(result.failed) == ["broken.mcap"]
+    assert "broken.mcap" in result.failed["broken.mcap"]
+    files, whole = (
+        {name: data for name, data in each.items() if name.startswith("bags/")}
+        for each in (results(tmp_path / "out"), expected)
+    )
+    assert files == whole
 
 
 def test_a_killed_node_loses_nothing(

@@ -2,12 +2,11 @@
 
 import re
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from ops.broker.broker import Broker
+from tests.support.command import Command
 from tests.support.mqtt_bus import connect, free_port
 
 
@@ -33,20 +32,8 @@ def test_a_broker_on_one_address_names_no_others() -> None:
 
 def test_the_command_prints_them() -> None:
     """The worker and the vehicle on other machines need one of them."""
-    command = [
-        sys.executable,
-        "-m",
-        "skylane",
-        "broker",
-        "--host",
-        "0.0.0.0",
-        "--open-to-network",
-        "--port",
-        str(free_port()),
-    ]
-    with subprocess.Popen([*command, "--kind", "embedded"], stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        lines = [running.stdout.readline() for _ in range(2)]
-        running.terminate()
+    flags = ("--host", "0.0.0.0", "--open-to-network", "--port", free_port(), "--kind", "embedded")
+    with Command("broker", *flags) as running:
+        lines = [running.read_line() for _ in range(2)]
     assert lines[0].startswith("broker: ")
-    assert re.match(rf"from other machines: .*mqtt://{socket.gethostname()}:\d+\n", lines[1])
+    assert re.match(rf"from other machines: .*mqtt://{socket.gethostname()}:\d+", lines[1])

@@ -1,94 +1,73 @@
 """SIGHUP to `skylane broker`: renewed files without dropping clients."""
 
-import hashlib
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from uuid import uuid4
 
 import httpx
+import psutil
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
 from ops.broker.certificate_authority import CertificateAuthority, Role
+from ops.processes.child import ChildProcess
 from shared.errors import SkylaneError
 from shared.mqtt.paho_bus import MqttBus
 from shared.mqtt.paho_client import MqttSettings
 from shared.network.address import Address, Certificates
+from skylane import cli
 from tests.support.mqtt_bus import WAIT_S, free_port
 
 pytestmark = pytest.mark.mosquitto
 RELOADED, REFUSED = "reloaded: ", "nothing was reloaded"
 
 
-@dataclass(slots=True)
-class BrokerCommand:
-    """A running `skylane broker` and its lines."""
+class BrokerCommand(ChildProcess):
+    """A running `skylane broker`, whose lines are read one after the other."""
 
-    process: subprocess.Popen[str]
-    url: str
-    lines: SimpleQueue[str]
-
-    def reload(self, expected: str) -> str:
-        """Sends SIGHUP and returns the line that follows, which starts with or contains `expected`."""
-        self.process.send_signal(signal.SIGHUP)
-        line = self.wait_for(expected)
-        assert self.process.poll() is None
-        return line
+    def __init__(self, *flags: str) -> None:
+        port = free_port()
+        command = [sys.executable, "-m", "skylane", "broker", "--port", str(port), *flags]
+        super().__init__(command, environment={"PYTHONUNBUFFERED": "1"})
+        self.url = f"{'mqtts' if '--secured' in flags else 'mqtt'}://127.0.0.1:{port}"
+        self._read = 0
 
     def wait_for(self, expected: str) -> str:
         """Returns the next line, which must contain a text."""
-        try:
-            line = self.lines.get(timeout=WAIT_S)
-        except Empty:
-            raise AssertionError(f"no line with {expected!r}") from None
+        assert self.wait_until(lambda: self.output.count("\n") > self._read, WAIT_S), f"no line with {expected!r}"
+        line = self.output.splitlines()[self._read]
+        self._read += 1
         assert expected in line, line
+        return line
+
+    def reload(self, expected: str) -> str:
+        """Sends SIGHUP and returns the line that follows, which contains `expected`."""
+        os.kill(self.pid, signal.SIGHUP)
+        line = self.wait_for(expected)
+        assert self.is_running
         return line
 
 
 @contextmanager
 def broker_command(*flags: str) -> Iterator[BrokerCommand]:
     """Runs `skylane broker` until the end of the block, when it must end by SIGTERM with 0."""
-    port = free_port()
-    command = [sys.executable, "-m", "skylane", "broker", "--port", str(port), *flags]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    lines: SimpleQueue[str] = SimpleQueue()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.put(line)
-
-    reader = Thread(target=read, name="lines")
-    reader.start()
-    scheme = "mqtts" if "--secured" in flags else "mqtt"
-    running = BrokerCommand(process, f"{scheme}://127.0.0.1:{port}", lines)
-    try:
+    with BrokerCommand(*flags) as running:
         running.wait_for("broker: ")
         yield running
-        process.terminate()
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        assert process.stdout is not None
-        process.stdout.close()
+        os.kill(running.pid, signal.SIGTERM)
+        running.wait_until(lambda: not running.is_running, WAIT_S)
+        assert running.exit_code == 0
 
 
 def issue(folder: Path, *vehicles: str) -> CertificateAuthority:
@@ -162,9 +141,11 @@ def test_a_renewed_certificate_of_the_broker_is_used_after_a_reload(tmp_path: Pa
         assert 29 < days < 31
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
+def test_unusable_files_are_not_loaded(tmp_path: Path) -> None:
+    """Mosquitto would refuse every client from then on. It keeps its files, and the command says which one to mend."""
+    issue(tmp_path, "car")
+    other_key = (tmp_path / "car.key").read_text()
+    cases = [
         ("crl.pem", "garbage", "crl.pem is damaged"),
         ("crl.pem", "", "crl.pem is damaged"),
         ("crl.pem", None, "has no crl.pem"),
@@ -172,42 +153,26 @@ def test_a_renewed_certificate_of_the_broker_is_used_after_a_reload(tmp_path: Pa
         ("ca.crt", None, "has no ca.crt"),
         ("server.crt", "half of a", "server.crt and server.key"),
         ("server.key", "garbage", "server.crt and server.key"),
+        ("server.key", other_key, "server.crt and server.key"),
         ("server.key", None, "has no server.key"),
-    ],
-)
-def test_unusable_files_are_not_loaded(name: str, content: str | None, problem: str, tmp_path: Path) -> None:
-    """Mosquitto would refuse every client from then on. It keeps its files, and the command says which one to mend."""
-    issue(tmp_path, "car")
+    ]
     with broker_command("--secured", str(tmp_path)) as broker:
-        saved = (tmp_path / name).read_bytes()
-        if content is None:
-            (tmp_path / name).unlink()
-        else:
-            (tmp_path / name).write_text(content)
-        line = broker.reload(REFUSED)
-        assert problem in line
-        assert "skylane broker certs" in line
-        (tmp_path / name).write_bytes(saved)
-        connect(broker, tmp_path, "car").close()
-        broker.reload(RELOADED)
-        connect(broker, tmp_path, "car").close()
-
-
-def test_a_key_of_another_certificate_is_not_loaded(tmp_path: Path) -> None:
-    """The two files are renewed one after the other."""
-    issue(tmp_path, "car")
-    with broker_command("--secured", str(tmp_path)) as broker:
-        shutil.copy(tmp_path / "car.key", tmp_path / "server.key")
-        assert "server.crt and server.key" in broker.reload(REFUSED)
-        connect(broker, tmp_path, "car").close()
-
-
-def test_an_expired_list_is_not_loaded(tmp_path: Path) -> None:
-    """With it, the broker would refuse every client."""
-    issue(tmp_path, "car")
-    with broker_command("--secured", str(tmp_path)) as broker:
+        for name, content, problem in cases:
+            saved = (tmp_path / name).read_bytes()
+            if content is None:
+                (tmp_path / name).unlink()
+            else:
+                (tmp_path / name).write_text(content)
+            line = broker.reload(REFUSED)
+            assert problem in line
+            assert "skylane broker certs" in line
+            (tmp_path / name).write_bytes(saved)
+            connect(broker, tmp_path, "car").close()
         CertificateAuthority(tmp_path, now=datetime.now(UTC) - timedelta(days=91)).renew_crl(90)
         assert "--renew-list" in broker.reload(REFUSED)
+        connect(broker, tmp_path, "car").close()
+        CertificateAuthority(tmp_path).renew_crl(30)
+        broker.reload(RELOADED)
         connect(broker, tmp_path, "car").close()
 
 
@@ -223,17 +188,13 @@ def test_a_password_file_is_read_again(tmp_path: Path) -> None:
     with broker_command("--config", str(config)) as broker:
         with pytest.raises(SkylaneError):
             MqttBus(address, "test-early", settings)
-        salt = b"twelve bytes"
-        key = hashlib.pbkdf2_hmac("sha512", b"secret", salt, 101, 64)
-        passwords.write_text(f"anna:$7$101${b64encode(salt).decode()}${b64encode(key).decode()}\n")
+        subprocess.run(["mosquitto_passwd", "-b", str(passwords), "anna", "secret"], check=True)
         broker.reload(RELOADED)
         until_s = time.monotonic() + WAIT_S
         while time.monotonic() < until_s:
-            try:
+            with suppress(SkylaneError):
                 MqttBus(address, "test-late", settings).close()
-            except SkylaneError:
-                continue
-            return
+                return
         pytest.fail("the new password was never accepted")
 
 
@@ -265,10 +226,9 @@ def test_a_closed_terminal_still_ends_the_broker() -> None:
 
 
 @pytest.mark.parametrize("address", ["9465", "127.0.0.1:99999", "192.0.2.1:0"])
-def test_metrics_at_an_impossible_address_end_the_command_in_one_line(address: str) -> None:
+def test_metrics_at_an_impossible_address_end_the_command(address: str) -> None:
     """And no broker is left behind."""
-    command = [sys.executable, "-m", "skylane", "broker", "--port", str(free_port()), "--metrics", address]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WAIT_S)
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
-    assert "give an address of this machine" in line or "write HOST:PORT" in line
+    before = psutil.Process().children()
+    ended = CliRunner().invoke(cli.skylane, ["broker", "--port", str(free_port()), "--metrics", address])
+    assert re.search("give an address of this machine|write HOST:PORT", str(ended.exception))
+    assert psutil.Process().children() == before

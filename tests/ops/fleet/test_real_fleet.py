@@ -1,16 +1,12 @@
 """`skylane status` of real nodes: workers and vehicles in processes of their own."""
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import cv2
-import httpx
 import numpy as np
 import pytest
 
@@ -18,16 +14,20 @@ from ops.broker.broker import Broker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from ops.processes.vehicle_process import VehicleProcess
 from tests.conftest import need_mosquitto
+from tests.monitoring.promtool import samples, wait_for
 from tests.ops.fleet.made_fleet import problems, state_of
+from tests.support.command import Command
 
 pytestmark = pytest.mark.mosquitto
 HEIGHT, WIDTH, WAIT_S = 48, 64, 90.0
 
 
-def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(tmp_path: Path) -> None:
-    """Two workers of three are fast, and one of two vehicles has more frames than its window holds."""
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, VehicleProcess]]:
+    """Two workers of three are fast, and car-2 has more frames than its window holds; yields the broker's URL and car-1."""
     need_mosquitto()
-    images = tmp_path / "images"
+    folder = tmp_path_factory.mktemp("fleet")
+    images = folder / "images"
     images.mkdir()
     for index in range(5):
         cv2.imwrite(str(images / f"{index}.png"), np.full((HEIGHT, WIDTH, 3), 40 * index, np.uint8))
@@ -39,18 +39,24 @@ def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(tmp_pa
         usual = ["--broker", broker.url, "--model", "instant", "--codec", "raw", "--loop", "--no-sinks"]
         usual += ["--dispatch", "group"]  # By load, the slow worker would get hardly any frame.
         flags = {
-            "car-1": ["--closed-loop", "--window", "1"],
             "car-2": ["--arrivals", "uniform", "--arrival-rate", "200", "--window", "1"],
+            "car-1": ["--closed-loop", "--window", "1"],
         }
         for name, its in flags.items():
-            stack.enter_context(VehicleProcess(images, tmp_path / name, [*usual, *its]))
-        until_s = time.monotonic() + WAIT_S
-        while time.monotonic() < until_s:
-            state = state_of(broker.url)
-            workers, vehicles = problems(state, "workers"), problems(state, "vehicles")
-            rows = {row["name"]: row for kind in ("workers", "vehicles") for row in state[kind]}
-            if "gpu-3" in workers and "car-2" in vehicles and all(row["frames_per_s"] for row in rows.values()):
-                break  # A first report may come before the first result.
+            vehicle = stack.enter_context(VehicleProcess(images, folder / name, [*usual, *its]))
+        yield broker.url, vehicle
+
+
+def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(fleet: tuple[str, VehicleProcess]) -> None:
+    """Each with its figure, and the numbers of all nodes."""
+    url, _ = fleet
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        state = state_of(url)
+        workers, vehicles = problems(state, "workers"), problems(state, "vehicles")
+        rows = {row["name"]: row for kind in ("workers", "vehicles") for row in state[kind]}
+        if "gpu-3" in workers and "car-2" in vehicles and all(row["frames_per_s"] for row in rows.values()):
+            break  # A first report may come before the first result.
     assert workers["gpu-3"][0].startswith("slow: inference 4")
     assert vehicles["car-2"][0].startswith("loses ")
     assert "(dropped: " in vehicles["car-2"][0]
@@ -60,46 +66,29 @@ def test_the_slow_worker_and_the_dropping_vehicle_of_real_nodes_are_named(tmp_pa
     assert all(row["frames_per_s"] > 0 for row in rows.values())
 
 
-def test_prometheus_scrapes_the_fleet_at_one_address(tmp_path: Path) -> None:
-    """A real vehicle and a real worker, of which `skylane status --metrics` hears by the broker alone."""
-    need_mosquitto()
-    images = tmp_path / "images"
-    images.mkdir()
-    cv2.imwrite(str(images / "0.png"), np.full((HEIGHT, WIDTH, 3), 40, np.uint8))
-    with ExitStack() as stack:
-        broker = stack.enter_context(Broker.start(kind="mosquitto"))
-        worker = NullWorkerSettings(worker="gpu-1", height=HEIGHT, width=WIDTH, think_ms=20.0)
-        stack.enter_context(NullWorkerProcess(broker.url, worker))
-        flags = ["--broker", broker.url, "--model", "instant", "--codec", "raw", "--loop", "--no-sinks"]
-        vehicle = stack.enter_context(VehicleProcess(images, tmp_path / "car-1", [*flags, "--closed-loop"]))
-        command = [sys.executable, "-P", "-m", "skylane", "status", "--broker", broker.url, "--metrics", "127.0.0.1:0"]
-        serving = stack.enter_context(
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-        )
-        stack.callback(serving.kill)
-        assert serving.stdout is not None
-        found = re.search(r"http://\S+/metrics", serving.stdout.readline())
+def test_prometheus_scrapes_the_fleet_at_one_address(fleet: tuple[str, VehicleProcess]) -> None:
+    """`skylane status --metrics` hears of the nodes by the broker alone, until they end."""
+    url, car_1 = fleet
+    with Command("status", "--broker", url, "--metrics", "127.0.0.1:0") as serving:
+        found = re.search(r"http://\S+/metrics", serving.read_line())
         assert found
         answered = 'skylane_vehicle_frames_total{outcome="answered",vehicle="car-1",worker=""}'
         first = _scraped(found[0], answered)
         success = 'nv_inference_request_success{vehicle="",worker="gpu-1"}'
-        assert _scraped(found[0], answered, above=first[answered])[success] > 0
-        assert first['skylane_broker_connected{vehicle="car-1",worker=""}'] == 1
-        vehicle.stop()
-        until_s = time.monotonic() + WAIT_S
-        while 'vehicle="car-1"' in httpx.get(found[0], timeout=WAIT_S).text:
-            assert time.monotonic() < until_s
-        serving.send_signal(signal.SIGINT)
-        assert serving.wait(WAIT_S) == 0
+        assert _scraped(found[0], answered, above=first[answered])
+        assert _scraped(found[0], success)['skylane_broker_connected{vehicle="car-1",worker=""}'] == 1
+        car_1.stop()
+        wait_for(lambda: not any('vehicle="car-1"' in name for name in samples(found[0])))
+        assert serving.end(signal.SIGINT)[0] == 0
 
 
 def _scraped(url: str, name: str, above: float = 0.0) -> dict[str, float]:
     """Returns the samples of a scrape in which one is above a value."""
-    until_s = time.monotonic() + WAIT_S
-    while True:
-        lines = [line for line in httpx.get(url, timeout=WAIT_S).text.splitlines() if not line.startswith("#")]
-        samples = {key: float(value) for key, _, value in (line.rpartition(" ") for line in lines)}
-        if samples.get(name, 0.0) > above:
-            return samples
-        assert time.monotonic() < until_s, samples
-        time.sleep(0.2)
+    found: dict[str, float] = {}
+
+    def scrape() -> bool:
+        found.update(samples(url))
+        return found.get(name, 0.0) > above
+
+    wait_for(scrape)
+    return found

@@ -10,8 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -19,13 +18,18 @@ from ops.broker.broker import Broker
 from ops.link.link import Link, LinkCounts
 from ops.processes.child import BenchError
 from shared.compression import Buffer
-from shared.config import ConfigError, validate
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from shared.network.link_spec import PROFILES, LinkSpec
+from shared.network.link_spec import LinkSpec
 
 WAIT_S = 60.0
 BULK = random.Random(1).randbytes(300_000)
+
+
+Start = Callable[[LinkSpec], Link]
+Connect = Callable[[Link], socket.socket]
+Ends = tuple[Link, socket.socket, socket.socket]  # A link, and both sides of a connection through it.
+Open = Callable[[LinkSpec], Ends]
 
 
 class Target:
@@ -58,35 +62,34 @@ def target() -> Iterator[Target]:
 
 
 @pytest.fixture
-def linked(target: Target) -> Iterator[Callable[[LinkSpec], Link]]:
+def linked(target: Target) -> Iterator[Start]:
     """Starts links to `target`."""
-    started: list[Link] = []
+    with ExitStack() as stack:
 
-    def start(spec: LinkSpec) -> Link:
-        started.append(Link(spec, "127.0.0.1", target.port, reply_timeout_s=WAIT_S))
-        return started[-1]
+        def start(spec: LinkSpec) -> Link:
+            link = Link(spec, "127.0.0.1", target.port, reply_timeout_s=WAIT_S)
+            stack.callback(link.close)
+            return link
 
-    yield start
-    for link in started:
-        link.close()
+        yield start
 
 
 @pytest.fixture
-def near() -> Iterator[Callable[[Link], socket.socket]]:
+def near() -> Iterator[Connect]:
     """Connects to links."""
-    ends: list[socket.socket] = []
-
-    def connect(link: Link) -> socket.socket:
-        ends.append(socket.create_connection((link.host, link.port), WAIT_S))
-        return ends[-1]
-
-    yield connect
-    for end in ends:
-        end.close()
+    with ExitStack() as stack:
+        yield lambda link: stack.enter_context(socket.create_connection((link.host, link.port), WAIT_S))
 
 
-Start = Callable[[LinkSpec], Link]
-Connect = Callable[[Link], socket.socket]
+@pytest.fixture
+def ends(target: Target, linked: Start, near: Connect) -> Open:
+    """Starts a link, and opens a connection through it."""
+
+    def start(spec: LinkSpec) -> Ends:
+        link = linked(spec)
+        return link, near(link), target.accept()
+
+    return start
 
 
 def received(end: socket.socket, size: int) -> bytes:
@@ -125,11 +128,9 @@ def is_silent(end: socket.socket) -> bool:
     ],
     ids=["no fault", "jitter", "slices", "loss"],
 )
-def test_every_byte_arrives_once_and_in_order(spec: LinkSpec, target: Target, linked: Start, near: Connect) -> None:
+def test_every_byte_arrives_once_and_in_order(spec: LinkSpec, ends: Open) -> None:
     """A link without corruption only delays bytes."""
-    link = linked(spec)
-    client = near(link)
-    server = target.accept()
+    link, client, server = ends(spec)
     for one, other in ((client, server), (server, client)):
         sender = threading.Thread(target=one.sendall, args=(BULK,))
         sender.start()
@@ -144,11 +145,9 @@ def test_every_byte_arrives_once_and_in_order(spec: LinkSpec, target: Target, li
     assert counts.connections == 1
 
 
-def test_a_round_trip_takes_at_least_its_delays(target: Target, linked: Start, near: Connect) -> None:
+def test_a_round_trip_takes_at_least_its_delays(ends: Open) -> None:
     """Bytes are never early: the check of the clock's error bound relies on these delays."""
-    link = linked(LinkSpec(delay_up_ms=30, delay_down_ms=10))
-    client = near(link)
-    server = target.accept()
+    link, client, server = ends(LinkSpec(delay_up_ms=30, delay_down_ms=10))
     begin_ns = time.perf_counter_ns()
     client.sendall(b"ping")
     server.sendall(received(server, 4))
@@ -160,11 +159,9 @@ def test_a_round_trip_takes_at_least_its_delays(target: Target, linked: Start, n
     assert counts.late_p50_ms >= 0
 
 
-def test_a_half_open_link_discards_bytes_silently(target: Target, linked: Start, near: Connect) -> None:
+def test_a_half_open_link_discards_bytes_silently(target: Target, ends: Open, near: Connect) -> None:
     """This simulates a tunnel: a connection that lost bytes stays dead, and a later connection works."""
-    link = linked(LinkSpec())
-    client = near(link)
-    server = target.accept()
+    link, client, server = ends(LinkSpec())
     link.set(LinkSpec(half_open_after_s=0))
     client.sendall(b"lost")
     server.sendall(b"lost")
@@ -181,13 +178,9 @@ def test_a_half_open_link_discards_bytes_silently(target: Target, linked: Start,
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_half_open_link_hides_the_end_of_a_connection(
-    target: Target, linked: Start, near: Connect, *, reset: bool
-) -> None:
+def test_a_half_open_link_hides_the_end_of_a_connection(ends: Open, *, reset: bool) -> None:
     """A broker that dies while the link is half open looks silent."""
-    link = linked(LinkSpec())
-    client = near(link)
-    server = target.accept()
+    link, client, server = ends(LinkSpec())
     link.set(LinkSpec(half_open_after_s=0))
     if reset:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -200,11 +193,9 @@ def test_a_half_open_link_hides_the_end_of_a_connection(
     assert link.counts().connections_open == 1
 
 
-def test_connections_are_reset_at_their_age(target: Target, linked: Start, near: Connect) -> None:
+def test_connections_are_reset_at_their_age(ends: Open) -> None:
     """A reset discards bytes in transit, and both ends notice it."""
-    link = linked(LinkSpec(delay_ms=1000))
-    client = near(link)
-    server = target.accept()
+    link, client, server = ends(LinkSpec(delay_ms=1000))
     client.sendall(b"under way")
     link.set(LinkSpec(delay_ms=1000, reset_after_s=0))
     for end in (client, server):
@@ -213,25 +204,21 @@ def test_connections_are_reset_at_their_age(target: Target, linked: Start, near:
     counted(link, lambda counts: counts.resets == 1 and not counts.connections_open)
 
 
-def test_a_connection_that_breaks_on_one_side_breaks_on_the_other(target: Target, linked: Start, near: Connect) -> None:
+def test_a_connection_that_breaks_on_one_side_breaks_on_the_other(ends: Open) -> None:
     """A killed broker must look killed through the link as well."""
-    link = linked(LinkSpec())
-    client = near(link)
-    server = target.accept()
+    _, client, server = ends(LinkSpec())
     server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
     server.close()
     with pytest.raises(ConnectionResetError):
         client.recv(1)
 
 
-def test_the_same_seed_flips_the_same_bits(target: Target, linked: Start, near: Connect) -> None:
+def test_the_same_seed_flips_the_same_bits(ends: Open) -> None:
     """A bug found with a corrupted message must be reproducible."""
     data = bytes(200_000)
     outputs = []
     for seed in (3, 3, 4):
-        link = linked(LinkSpec(corrupt_per_mb=100, seed=seed))
-        client = near(link)
-        server = target.accept()
+        link, client, server = ends(LinkSpec(corrupt_per_mb=100, seed=seed))
         sender = threading.Thread(target=client.sendall, args=(data,))
         sender.start()
         outputs.append(received(server, len(data)))
@@ -240,10 +227,9 @@ def test_the_same_seed_flips_the_same_bits(target: Target, linked: Start, near: 
     assert outputs[0] == outputs[1] != outputs[2]
 
 
-def test_a_sender_waits_if_the_target_does_not_read(target: Target, linked: Start, near: Connect) -> None:
+def test_a_sender_waits_if_the_target_does_not_read(ends: Open) -> None:
     """The proxy's memory stays bounded when the broker is frozen."""
-    client = near(linked(LinkSpec()))
-    target.accept()
+    _, client, _ = ends(LinkSpec())
     client.settimeout(1.0)  # No progress for a second: the pipe is full.
     size = 32 << 20
     with pytest.raises(TimeoutError):
@@ -294,21 +280,6 @@ def test_the_proxy_ends_with_its_parent() -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(WAIT_S) == 0
-
-
-def test_an_unknown_key_is_rejected_with_a_suggestion(tmp_path: Path) -> None:
-    """A misspelt key must not result in a link without faults."""
-    with pytest.raises(ConfigError, match="did you mean delay_ms"):
-        validate(tmp_path / "s.yaml", {"delay_msec": 5}, LinkSpec)
-
-
-def test_the_5g_profile_is_faster_than_the_4g_profile() -> None:
-    """Studies use profiles by name."""
-    assert PROFILES["none"] == LinkSpec()
-    slow, fast = PROFILES["4g"], PROFILES["5g"]
-    assert slow.round_trip_s > fast.round_trip_s > 0
-    for up in (True, False):
-        assert (slow.bytes_per_s(up=up) or 0) < (fast.bytes_per_s(up=up) or 0)
 
 
 @pytest.mark.mosquitto

@@ -1,38 +1,29 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
 
 from ops.link.cli import link, with_faults
 from shared.network.link_spec import PROFILES
+from tests.support.command import Command
 
 
 def test_the_command_forwards_until_ctrl_c_and_prints_its_counts() -> None:
     """Four bytes are sent through a link with a delay."""
     with socket.create_server(("127.0.0.1", 0)) as far:
-        command = ["link", "--to", f"127.0.0.1:{far.getsockname()[1]}", "--listen", "0", "--json"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "skylane", *command, "--set", "delay_ms=1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            assert "delay_ms 1" in line
-            port = int(line.split()[0].rpartition(":")[2])
+        to = f"127.0.0.1:{far.getsockname()[1]}"
+        with Command("link", "--to", to, "--listen", "0", "--json", "--set", "delay_ms=1") as running:
+            running.wait_for("delay_ms 1")
+            port = int(running.log_lines[0].split()[0].rpartition(":")[2])
             with socket.create_connection(("127.0.0.1", port)) as near:
                 near.sendall(b"ping")
                 there, _ = far.accept()
                 with there:
                     assert there.recv(4) == b"ping"
-                process.send_signal(signal.SIGINT)
-                out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+                code, out = running.end(signal.SIGINT)
+    assert code == 0
     counts = json.loads(out)
     assert (counts["bytes_up"], counts["bytes_down"], counts["connections"]) == (4, 0, 1)
 

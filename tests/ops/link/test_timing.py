@@ -21,6 +21,14 @@ def test_a_link_without_faults_takes_no_time() -> None:
     assert stream(PROFILES["none"]).release_s(100_000, 0, 5.0) == 5.0
 
 
+def test_the_5g_profile_is_faster_than_the_4g_profile() -> None:
+    """Studies use profiles by name."""
+    slow, fast = PROFILES["4g"], PROFILES["5g"]
+    assert slow.round_trip_s > fast.round_trip_s > 0
+    for up in (True, False):
+        assert (slow.bytes_per_s(up=up) or 0) < (fast.bytes_per_s(up=up) or 0)
+
+
 def test_each_direction_has_its_own_delay_and_bandwidth() -> None:
     """Mobile networks are asymmetric, which matters for the error bound of clocks."""
     spec = LinkSpec(delay_ms=10, delay_up_ms=30, bandwidth_mbps=8, bandwidth_down_mbps=80)

@@ -123,9 +123,3 @@ def test_a_mistyped_study_gets_a_suggestion(tmp_path: Path, monkeypatch: pytest.
         CliRunner().invoke(study, ["run", "quikc"], catch_exceptions=False)
     with pytest.raises(SkylaneError, match="no file or included study 'mine': choose one of accuracy, capacity"):
         CliRunner().invoke(study, ["run", "mine"], catch_exceptions=False)
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    """The message is a single line."""
-    with pytest.raises(ConfigError, match="cannot be read"):
-        CliRunner().invoke(study, ["run", str(tmp_path / "no.yaml")], catch_exceptions=False)

@@ -1,12 +1,8 @@
 """Runs a study with real processes: Mosquitto, TensorFlow workers with a tiny model, and vehicles."""
 
+import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +11,17 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from modelling.evaluation.evaluate import evaluate_segmentation
+from ops.study.cli import study
 from rosbag_tools.drive.recording import sample_bag
 from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
 from shared.files import tree_sha256
 from shared.models.repository import Repository
+from tests.support.command import Command
 
 ROOT = Path(__file__).parents[3]
 _HEIGHT, _WIDTH, _CLASSES = 32, 48, 4
@@ -52,32 +51,25 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.parent
 
 
-@contextmanager
-def _study(file: Path, models: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Starts `skylane study run` in the folder of its file."""
-    command = [sys.executable, "-m", "skylane", "study", "run", str(file), "--models", str(models), "--out", "study"]
-    with subprocess.Popen(
-        [*command, *arguments],
-        cwd=file.parent,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        yield process
+def _arguments(document: dict[str, Any], models: Path, folder: Path) -> list[str]:
+    """Writes a study to a folder; returns the arguments of the command that runs it there."""
+    file = folder / f"{document['name']}.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return ["run", str(file), "--models", str(models), "--out", "study"]
 
 
-def _run_to_end(file: Path, models: Path, *arguments: str) -> tuple[int, str, str]:
-    """Runs the study; returns exit code, output and errors."""
-    with _study(file, models, *arguments) as process:
-        output, errors = process.communicate(timeout=_LIMIT_S)
-    return process.returncode, output, errors
+def _run(document: dict[str, Any], models: Path, folder: Path) -> str:
+    """Runs a study, which must succeed, in a folder; returns its output."""
+    with contextlib.chdir(folder):
+        ended = CliRunner(env={"PYTHONPATH": str(ROOT)}).invoke(study, _arguments(document, models, folder))
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    return ended.stdout
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> dict[str, Any]:
-    """A study of three cells, one with gRPC and one that cannot run; written to small.yaml."""
-    document = {
+@pytest.mark.mosquitto
+def test_a_study_from_its_file_to_its_tables_through_an_interruption(models: Path, tmp_path: Path) -> None:
+    """A real study of three cells, one with gRPC and one that cannot run, is interrupted by Ctrl-C and resumed."""
+    small = {
         "name": "small",
         "axes": {"model": "tiny", "codec": "jpeg-90", "resolution": "192x128", "link": "5g"},
         "include": [{"format": "saved_model", "codec": "raw"}, {"transport": "grpc", "codec": "raw"}],
@@ -87,39 +79,22 @@ def small(tmp_path: Path) -> dict[str, Any]:
         "cool_down_s": 0,
         "drive_frames": 3,
     }
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(document))
-    return document
-
-
-@pytest.mark.mosquitto
-def test_a_study_from_its_file_to_its_tables_through_an_interruption(
-    small: dict[str, Any], models: Path, tmp_path: Path
-) -> None:
-    """A real study is interrupted by Ctrl-C and resumed; one of its cells fails."""
-    file, root = tmp_path / "small.yaml", tmp_path / "study"
-    with _study(file, models, "--seed", "11") as process:
-        assert process.stdout is not None
-        while " #1: total_p90_ms" not in (line := process.stdout.readline()):
-            assert line, "ended before a run was done"
-        children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=_LIMIT_S)
-    assert process.returncode == 130, errors
+    root = tmp_path / "study"
+    with Command("study", *_arguments(small, models, tmp_path), "--seed", 11, cwd=tmp_path) as running:
+        while " #1: total_p90_ms" not in running.read_line():
+            pass
+        children = psutil.Process(running.pid).children(recursive=True)
+        code, output = running.end(signal.SIGINT, _LIMIT_S)
+    assert code == 130, running.log_lines
     assert "interrupted: the same command resumes the study" in output
     assert psutil.wait_procs(children, timeout=_LIMIT_S)[1] == []
     first = pd.read_parquet(root / "runs.parquet")
     assert json.loads((root / "manifest.json").read_text())["state"] == "interrupted"
 
-    small["frames"] = 5
-    file.write_text(yaml.safe_dump(small))
-    code, _, errors = _run_to_end(file, models)
-    assert code == 1
-    assert "contains this study with another plan (frames: 4 → 5)" in errors
-
-    small["frames"] = 4
-    file.write_text("# A comment changes no plan.\n" + yaml.safe_dump(small))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 1, errors
+    again = small | {"description": "This changes no plan."}
+    with Command("study", *_arguments(again, models, tmp_path), cwd=tmp_path) as running:
+        code, output = running.wait(_LIMIT_S)
+    assert code == 1, running.log_lines
     done_before = int((first["state"] == "done").sum())
     assert f"resuming: {done_before} of 6 runs are already done" in output
     assert "4 runs done, 0 skipped, 2 failed" in output
@@ -163,10 +138,7 @@ def test_the_accuracy_of_a_run_is_that_of_the_model_on_the_same_frames(
         "cool_down_s": 0,
         "drive_frames": 3,
     }
-    file = tmp_path / "accuracy.yaml"
-    file.write_text(yaml.safe_dump(document))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 0, output + errors
+    output = _run(document, models, tmp_path)
     monkeypatch.chdir(tmp_path)
     model = ModelLoader(Repository(models)).open("tiny")
     expected = evaluate_segmentation(model, sample_bag(3, width=192, height=128)).mean_iou
@@ -199,10 +171,7 @@ def test_presenters_are_compared_by_their_streaming_accuracy(models: Path, tmp_p
         "drive_frames": 16,
         "cool_down_s": 0,
     }
-    file = tmp_path / "presented.yaml"
-    file.write_text(yaml.safe_dump(document))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 0, output + errors
+    _run(document, models, tmp_path)
     runs = pd.read_csv(tmp_path / "study" / "runs.csv").set_index("cell")
     assert list(runs.index.sort_values()) == ["hold", "no-presenter"]
     assert (runs["at_tick_mean_iou"] > 0).all()
@@ -219,16 +188,15 @@ def test_presenters_are_compared_by_their_streaming_accuracy(models: Path, tmp_p
 
 
 @pytest.mark.mosquitto
-def test_a_gate_saves_inferences_of_workers_with_a_fixed_time(models: Path, tmp_path: Path) -> None:
-    """The workers give the model's own answers, which are computed once for each drive; each repetition has its drive."""
+def test_a_gate_saves_inferences_of_a_worker_with_a_fixed_time(models: Path, tmp_path: Path) -> None:
+    """The worker gives the model's own answers, which are computed once for each drive; each repetition has its drive."""
     document = {
         "name": "gated",
         "axes": {
             "model": "tiny",
             "scenario": "one_per_worker",
             "resolution": "192x128",
-            "gate": ["none", "mse-60000"],
-            "workers": 2,
+            "gate": "mse-60000",
             "fixed_inference_ms": 30,
         },
         "static_camera": True,
@@ -238,18 +206,13 @@ def test_a_gate_saves_inferences_of_workers_with_a_fixed_time(models: Path, tmp_
         "drive_frames": 4,
         "cool_down_s": 0,
     }
-    file = tmp_path / "gated.yaml"
-    file.write_text(yaml.safe_dump(document))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 0, output + errors
+    _run(document, models, tmp_path)
     runs = pd.read_parquet(tmp_path / "study" / "runs.parquet").sort_values("repetition")
-    plain, gated = (runs[runs["gate"] == gate] for gate in document["axes"]["gate"])  # type: ignore[index]
-    assert plain["answered"].tolist() == plain["frames_sent"].tolist() == [12, 12]
-    assert (gated["answered"] + gated["reused"]).tolist() == [12, 12]
-    assert (gated["reused"] > 0).all()
-    assert gated["frames_sent"].tolist() == gated["answered"].tolist()
+    assert (runs["answered"] + runs["reused"]).tolist() == [12, 12]
+    assert (runs["reused"] > 0).all()
+    assert runs["frames_sent"].tolist() == runs["answered"].tolist()
     assert (runs["inferred_p50_ms"] >= 30).all()
-    assert runs["drive_seed"].tolist() == [7, 7, 8, 8]
+    assert runs["drive_seed"].tolist() == [7, 8]
     assert len([*(tmp_path / "runs" / "answers").rglob("*.npz")]) == 2
     page = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert "Burst latency" in page
@@ -274,10 +237,7 @@ def test_dispatch_is_compared_on_workers_of_unequal_speed(models: Path, tmp_path
         "drive_frames": 4,
         "cool_down_s": 0,
     }
-    file = tmp_path / "dispatched.yaml"
-    file.write_text(yaml.safe_dump(document))
-    code, output, errors = _run_to_end(file, models)
-    assert code == 0, output + errors
+    _run(document, models, tmp_path)
     runs = pd.read_parquet(tmp_path / "study" / "runs.parquet").set_index("dispatch")
     assert runs["answered"].to_dict() == {"load": 20, "group": 20}
     assert set(runs["fixed_inference_ms"]) == {"20/400"}

@@ -37,13 +37,14 @@ def test_a_suitable_model_is_used_from_the_repository(tmp_path: Path) -> None:
 def test_another_format_is_built_once_from_the_same_weights(tmp_path: Path) -> None:
     """With other weights, the formats would be different models."""
     variants = ModelVariants(MODELS, tmp_path)
-    variant = variants.find(_setup(format="saved_model", batch=4))
-    assert variant == ModelVariant(tmp_path, "road-small-saved_model-batched")
+    setup = _setup(model="road-weather", format="saved_model", batch=4)
+    variant = variants.find(setup)
+    assert variant == ModelVariant(tmp_path, "road-weather-saved_model-batched")
     built = tmp_path / variant.name / "model.yaml"
     written_ns = built.stat().st_mtime_ns
-    assert variants.find(_setup(format="saved_model", batch=4)) == variant
+    assert variants.find(setup) == variant
     assert built.stat().st_mtime_ns == written_ns
-    assert Repository(tmp_path).find(variant.name).labels() == Repository(MODELS).find("road-small").labels()
+    assert Repository(tmp_path).find(variant.name).labels() == Repository(MODELS).find("road-weather").labels()
 
 
 def test_the_error_for_a_missing_model_has_the_command_that_builds_it(
