@@ -110,19 +110,6 @@ def test_any_geometry_is_rejected_or_valid(value: object, key: str) -> None:
 
 
 @settings(max_examples=100)
-@given(names=ANYTHING | st.lists(ANYTHING, max_size=3), colours=ANYTHING | st.lists(ANYTHING, max_size=3))
-def test_any_labels_are_rejected_or_round_trip(names: object, colours: object) -> None:
-    """Labels colour images and name columns."""
-    status = msgpack.unpackb(MESSAGE_TYPES["status"].valid[0])
-    status["cards"][0]["labels"] = {"names": names, "colours": colours}
-    try:
-        read = unpack_status(msgpack.packb(status))
-    except MessageError:
-        return
-    assert unpack_status(pack_status(read)) == read
-
-
-@settings(max_examples=100)
 @given(data=st.binary(max_size=200), reader=st.integers(0, 255))
 def test_random_bytes_raise_no_error(data: bytes, reader: int) -> None:
     """Runs the fuzz target without coverage guidance."""

@@ -227,13 +227,12 @@ def test_the_shipped_configuration_is_valid() -> None:
     assert CloudConfig.model_fields.keys() <= keys
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
-def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
+def test_help_needs_no_tensorflow() -> None:
     """The help must appear at once."""
-    program = "import sys, runpy; sys.argv = ['skylane', 'cloud', *sys.argv[1:]]; "
+    program = "import sys, runpy; sys.argv = ['skylane', 'cloud', 'serve', '--help']"
     program += "\ntry: runpy.run_module('skylane', run_name='__main__')\nexcept SystemExit: pass"
     program += "\nprint('tensorflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 

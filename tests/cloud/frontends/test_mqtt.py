@@ -90,14 +90,6 @@ class Rig:
         return taken[0]
 
 
-@pytest.fixture(name="bus")
-def _bus() -> Iterator[MemoryBus]:
-    """A bus with shared subscriptions."""
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
-        yield bus
-
-
 @contextmanager
 def running(rig: Rig) -> Iterator[Rig]:
     """Starts the frontend, and closes it."""

@@ -25,30 +25,35 @@ from tests.support.workshop import Workshop
 WAIT_S = 60.0
 
 
-@pytest.fixture(autouse=True)
-def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _engines() -> Iterator[None]:
     """Adds the faulty engine to the table of engines."""
-    monkeypatch.setitem(ENGINES, "nasty", EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",)))
+    with pytest.MonkeyPatch.context() as patched:
+        entry = EngineEntry("tests.cloud.isolation.nasty:Nasty", "cloud", ("frozen_graph",))
+        patched.setitem(ENGINES, "nasty", entry)
+        yield
 
 
 def _nasty(path: str = "model", limits: IsolationLimits = nasty.PATIENT, **placement: Any) -> IsolatedEngine:
     return nasty.Watched(Path(path), nasty.manifest(), Placement(**placement), engine="nasty", limits=limits)
 
 
-@pytest.fixture
-def engine() -> Iterator[IsolatedEngine]:
-    """The faulty engine in a separate process, warmed up."""
+@pytest.fixture(scope="module")
+def _opened() -> Iterator[IsolatedEngine]:
     opened = _nasty()
-    opened.infer(nasty.pictures(0))
     yield opened
     opened.close()
     assert not psutil.pid_exists(opened.pid)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-def test_outputs_equal_those_of_the_engine_itself(
-    workshop: Workshop, pictures: npt.NDArray[np.uint8], batch: int
-) -> None:
+@pytest.fixture
+def engine(_opened: IsolatedEngine) -> IsolatedEngine:
+    """The faulty engine in a separate process, warmed up; all tests share it."""
+    _opened.infer(nasty.pictures(0))
+    return _opened
+
+
+def test_outputs_equal_those_of_the_engine_itself(workshop: Workshop, pictures: npt.NDArray[np.uint8]) -> None:
     """A TensorFlow graph gives the same bits, in batches of any size."""
     from cloud.engines.tensorflow.runtime import tf  # noqa: PLC0415 - only this test needs it.
 
@@ -60,8 +65,7 @@ def test_outputs_equal_those_of_the_engine_itself(
         try:
             assert (isolated.name, isolated.device, isolated.precision) == ("tensorflow", "cpu", Precision.FP32)
             assert isolated.batch_size is None
-            for start in range(0, 3, batch):
-                part = np.ascontiguousarray(pictures[start : start + batch])
+            for part in (pictures[:1], pictures):
                 np.testing.assert_array_equal(isolated.infer(part)["mask"], direct.infer(part)["mask"])
         finally:
             isolated.close()

@@ -265,27 +265,32 @@ def test_a_refused_frame_releases_its_slot() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"shape": [HEIGHT, WIDTH + 1, 3]},
-        {"shape": [16384, 16384, 3]},
-        {"layout": "mono8", "shape": [HEIGHT, WIDTH], "data": bytes(96)},
-        {"data": bytes(10)},
-        {"codec": "zstd", "data": b"\x28\xb5\x2f\xfd" + bytes(20)},
-        {"codec": "jpeg", "data": b"\xff\xd8\xff" + bytes(20)},
-        {"model": "other"},
-        {"id": "bus/left/s1/7"},
-        {"want": {"mask_codec": "x" * 4000}},
-        {"geometry": asdict(plan(Resize.CROP, 8, 8, 4, 4))},
+        ({"v": 9}, "version 9 is not supported: send version 1"),
+        ({"shape": [HEIGHT, WIDTH + 1, 3]}, "model tiny needs 8×12×3"),
+        ({"shape": [16384, 16384, 3]}, "model tiny needs"),
+        ({"layout": "mono8", "shape": [HEIGHT, WIDTH], "data": bytes(96)}, "needs colour, H×W×3"),
+        ({"data": bytes(10)}, "bytes"),
+        ({"codec": "pickle"}, "pickle"),
+        ({"codec": "zstd", "data": b"\x28\xb5\x2f\xfd" + bytes(20)}, "zstd"),
+        ({"codec": "jpeg", "data": b"\xff\xd8\xff" + bytes(20)}, "JPEG has no frame header"),
+        ({"model": "other"}, "must be those of its topic"),
+        ({"id": "bus/left/s1/7"}, "must be those of its topic"),
+        ({"id": "car/right/s1/7"}, "must be those of its topic"),
+        ({"id": 7}, "'id'"),
+        ({"want": {"mask_codec": "x" * 4000}}, "no mask codec"),
+        ({"geometry": asdict(plan(Resize.CROP, 8, 8, 4, 4))}, "geometry ends at"),
     ],
-    ids=["size", "huge", "grey", "short", "zstd", "jpeg", "model", "vehicle", "mask codec", "geometry"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_invalid_messages_are_rejected_under_the_id_of_the_sender(change: dict[str, object]) -> None:
-    """The next frame is decoded."""
+def test_invalid_messages_are_rejected_under_the_id_of_the_sender(change: dict[str, object], reason: str) -> None:
+    """The sender receives the reason, and the next frame is decoded."""
     with _rig() as rig:
         refusal = rig.decode(msgpack.packb(msgpack.unpackb(pack_frame(_frame())) | change))
         assert isinstance(refusal, ResultMessage)
         assert (refusal.status, str(refusal.id)) == (Status.REJECTED, "car/left/s1/7")
+        assert reason in refusal.reason
         assert isinstance(rig.decode(pack_frame(_frame())), Request)
 
 
