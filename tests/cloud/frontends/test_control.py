@@ -8,7 +8,7 @@ from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages.frame import ResultMessage, Status, pack_frame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.mqtt.bus import Ack, Bus, Properties
+from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
 from tests.support.control import WAIT_S, FakeRepository, WorkerRig, open_worker
@@ -44,17 +44,9 @@ def test_metadata_and_readiness_can_be_asked_for() -> None:
         assert "no model 'huge'" in rig.request(Verb.METADATA, "huge").error
 
 
-@pytest.fixture(params=["memory", "mosquitto"])
-def bus(request: pytest.FixtureRequest) -> Bus | None:
-    """The bus of the worker, which closes it; None for a bus in memory."""
-    if request.param == "memory":
-        return None
-    broker: Broker = request.getfixturevalue("mosquitto_broker")
-    return MqttBus(Address.parse(broker.url), "test-worker")
-
-
-def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | None) -> None:
+def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(mosquitto_broker: Broker) -> None:
     """Frames sent before the load get the old or the new version, later ones the new one; the old one is freed."""
+    bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
     with open_worker(FakeRepository(**TWO), bus=bus) as rig:
         stop = threading.Event()
         sent: list[int] = []
@@ -188,17 +180,6 @@ def test_without_shared_subscriptions_a_model_of_another_worker_is_not_loaded() 
             assert _states(rig)["other", "1"] == "available"
 
 
-def test_one_version_can_be_unloaded_alone() -> None:
-    """Frames of the other version are not affected."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.request(Verb.LOAD, "tiny", "2", keep=True)
-        rig.request(Verb.UNLOAD, "tiny", "2")
-        rig.send(1)
-        assert rig.answer().model_version == "1"
-        rig.send(2, version="2")
-        assert rig.answer().reason == "tiny version 2 is not served here: ask for tiny version 1"
-
-
 def test_a_model_that_is_loaded_after_the_stop_is_freed() -> None:
     """The operator gets an error."""
     repository = FakeRepository(**TWO)
@@ -290,19 +271,3 @@ def test_loads_that_pile_up_are_refused() -> None:
         assert "loads and unloads wait already" in rig.replies.get(timeout=WAIT_S).error
         rig.repository.gate.set()
         assert {rig.replies.get(timeout=WAIT_S).error for _ in range(5)} == {""}
-
-
-def test_control_can_be_disabled() -> None:
-    """The broker reports to the operator that the request has no subscriber."""
-    with open_worker(FakeRepository(**TWO), control=False) as rig:
-        acks: list[Ack] = []
-        acknowledged = threading.Event()
-
-        def tell(ack: Ack) -> None:
-            acks.append(ack)
-            acknowledged.set()
-
-        topic = topics.CONTROL.of(worker="w", verb="list")
-        rig.bus.publish(topic, pack_request(REQUEST), qos=1, acknowledged=tell)
-        assert acknowledged.wait(WAIT_S)
-        assert acks[0].no_subscriber

@@ -10,12 +10,12 @@ import pytest
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import LoadReports
 from cloud.node import CloudNode
-from cloud.serving.request import Request
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.topics import FRAMES, LOADS, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.stages import Stage
+from tests.support.cloud_requests import make_request
 from tests.support.gateway import WAIT_S, Gate, Sender, open_gateway
 from tests.support.memory_bus import MemoryBus
 from tests.support.mqtt_bus import connect, free_port, mosquitto_with
@@ -41,10 +41,6 @@ class _Reports:
         while (report := self.next()).models["tiny"].queue != frames:
             pass
         return report
-
-
-def _request(sequence: int = 0) -> Request:
-    return Request(b"", "car", "left", "tiny", lambda _: None, {Stage.RECEIVED: sequence}, max_reply_bytes=1000)
 
 
 def test_a_worker_reports_when_it_goes_online_and_when_it_becomes_busy_and_idle(bus: MemoryBus) -> None:
@@ -92,7 +88,7 @@ def test_the_rate_of_reports_is_limited(bus: MemoryBus) -> None:
     reports.start()
     inbox.next()
     for sequence in range(100):
-        request = _request(sequence)
+        request = make_request(times={Stage.RECEIVED: sequence})
         node.in_flight.add(request)
         threading.Event().wait(0.01)
         request.finish()

@@ -153,8 +153,10 @@ def test_errors_of_opening_are_passed_on() -> None:
         IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"), engine="tensorflow")
     with pytest.raises(IsolationError, match="raises is nasty"):
         _nasty("raises")
-    with pytest.raises(IsolationError, match="ended with code 9 at opening the model"):
-        _nasty("exits")
+    with pytest.raises(
+        IsolationError, match=r"ended with code 9 at opening the model.*limit is 1024 MiB, which may be too"
+    ):
+        _nasty("exits", IsolationLimits(memory_bytes=1 << 30))
 
 
 def test_the_process_does_not_receive_ctrl_c(engine: IsolatedEngine) -> None:

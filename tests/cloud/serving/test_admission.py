@@ -6,16 +6,15 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.statistics.samples import jain
 from cloud.serving.admission import Admission
 from cloud.serving.request import Refusal, Request
-from shared import clock
 from shared.clock import Deadline
-from shared.messages.frame import FrameHeader, ResultMessage, Status
-from shared.stages import Stage
+from shared.messages.frame import FrameHeader, Status
+from tests.support.cloud_requests import make_request
 
 WAIT_S = 60.0
 
@@ -23,19 +22,8 @@ WAIT_S = 60.0
 def _request(
     size: int = 10, vehicle: str = "car", camera: str = "left", due_ns: int | None = None, budget_ms: int | None = None
 ) -> Request:
-    def reply(message: ResultMessage) -> None:
-        raise AssertionError(message)
-
-    return Request(
-        bytes(size),
-        vehicle,
-        camera,
-        "tiny",
-        reply,
-        {Stage.RECEIVED: clock.now_ns()},
-        max_reply_bytes=1,
-        header=FrameHeader(due_ns=due_ns, deadline=Deadline.after_ms(budget_ms)),
-    )
+    header = FrameHeader(due_ns=due_ns, deadline=Deadline.after_ms(budget_ms))
+    return make_request(payload=bytes(size), vehicle=vehicle, camera=camera, header=header)
 
 
 def _take(admission: Admission) -> Request:
@@ -300,6 +288,7 @@ def test_no_frame_is_lost_and_no_limit_exceeded_and_order_is_kept(
     assert admission.depth == 0
 
 
+@settings(max_examples=20)
 @given(st.integers(2, 8), st.integers(8, 64), st.randoms(use_true_random=False))
 def test_a_vehicle_that_offers_ten_times_as_much_gets_no_more(vehicles: int, max_frames: int, random: Random) -> None:
     """Vehicles that always have a waiting frame get equal shares."""

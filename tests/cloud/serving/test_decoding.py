@@ -31,6 +31,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
+from tests.support.cloud_requests import make_request
 
 WAIT_S = 60.0
 HEIGHT, WIDTH = 8, 12
@@ -97,14 +98,10 @@ class Rig:
 
     def request(self, payload: bytes, *, received_ns: int | None = None) -> Request:
         """A request with this payload."""
-        return Request(
+        return make_request(
             payload=payload,
-            vehicle="car",
-            camera="left",
-            model="tiny",
             reply=self.out.put,
             times={Stage.RECEIVED: received_ns or clock.now_ns()},
-            max_reply_bytes=1 << 20,
             correlation=FrameId("car", "left", "s1", 7),
             header=peek(payload, received_ns),
         )

@@ -5,14 +5,13 @@ from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
+from tests.support.cloud_requests import make_request
 
 
 def request(model: str = "tiny", batch_size: int = 1) -> Request:
     """A frame that waited 5 ns, was inferred in 7 and answered in 2."""
     times = {Stage.RECEIVED: 10, Stage.DEQUEUED: 15, Stage.INFERRED: 22, Stage.REPLIED: 24}
-    made = Request(b"", "car", "left", model, lambda _: None, times, 1 << 20)
-    made.batch_size = batch_size
-    return made
+    return make_request(model=model, times=times, batch_size=batch_size)
 
 
 def reply(status: Status = Status.ANSWERED) -> ResultMessage:

@@ -12,6 +12,7 @@ from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, S
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
+from tests.support.cloud_requests import make_request
 
 CARD = ModelCard(
     "tiny",
@@ -41,9 +42,8 @@ FRAME = FrameMessage(
 
 
 def _request(replies: list[ResultMessage], message: FrameMessage | None = FRAME) -> Request:
-    return Request(
-        b"", "car", "left", "tiny", replies.append, {Stage.RECEIVED: 100}, max_reply_bytes=1000, message=message, batch_size=4
-    )  # fmt: skip
+    times = {Stage.RECEIVED: 100}
+    return make_request(reply=replies.append, times=times, max_reply_bytes=1000, message=message, batch_size=4)
 
 
 def test_a_reply_has_the_mask_and_its_origin() -> None:

@@ -201,17 +201,20 @@ def test_the_built_in_model_has_dilated_convolutions_and_the_labels_of_tensorflo
     assert not {"SpaceToBatch", "BatchToSpace", "Tile"} & kinds
 
 
-def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process() -> None:
+def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process(
+    add_onnx: Callable[[Path, str], None], tmp_path: Path
+) -> None:
     """A worker that has unloaded a model must still drain on SIGTERM; see `cloud.engines.openvino.runtime.core`."""
+    add_onnx(tmp_path, "m")
     script = """if True:
-        import faulthandler, gc, os, signal, threading
+        import faulthandler, gc, os, signal, sys, threading
         from pathlib import Path
         from shared.models.manifest import Placement
         from cloud.models.opening import open_model
         from shared.models.repository import Repository
 
         faulthandler.enable()
-        models = [open_model(Repository(Path("models")).find("road-small"), "openvino", Placement(device="cpu"))]
+        models = [open_model(Repository(Path(sys.argv[1])).find("m"), "openvino", Placement(device="cpu"))]
 
         def unload():
             models.pop().close()
@@ -226,7 +229,7 @@ def test_a_signal_after_unloading_in_another_thread_does_not_crash_the_process()
         print("received" if received else "not received")
     """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=BUILT_IN.parent, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout.strip()) == (0, "received"), done.stderr
 

@@ -81,7 +81,7 @@ def test_outputs_are_those_of_the_model(submission: Submission) -> None:
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
-@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "png", None])
+@pytest.mark.parametrize("codec", ["lz4", None])
 def test_encoded_images_are_decoded(submission: Submission, codec: str | None) -> None:
     """The codec is the one that the call names, or is detected from the image."""
     pixels = random_pixels(2)
