@@ -64,7 +64,7 @@ def _paths(value: Any, parent: ValuePath = ()) -> Iterator[ValuePath]:
 
 
 @pytest.mark.parametrize("name", MESSAGE_TYPES)
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_any_value_is_rejected_or_round_trips(name: str, data: st.DataObject) -> None:
     """Decoders run on network threads, where any other exception would stop the node."""

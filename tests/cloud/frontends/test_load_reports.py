@@ -87,7 +87,7 @@ def test_the_rate_of_reports_is_limited(bus: MemoryBus) -> None:
     reports = LoadReports(node, bus, lambda: True)
     reports.start()
     inbox.next()
-    for sequence in range(100):
+    for sequence in range(40):
         request = make_request(times={Stage.RECEIVED: sequence})
         node.in_flight.add(request)
         threading.Event().wait(0.01)

@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,15 +50,6 @@ def _grown_bytes(action: Callable[[], None]) -> int:
     finally:
         tracemalloc.stop()
     return after - before
-
-
-def test_frames_of_a_camera_keep_their_order() -> None:
-    """Frames of one camera never overtake each other, even if their due times differ."""
-    admission = Admission()
-    requests = [_request(due_ns=due_ns) for due_ns in (5, 4, 3, 2, 1)]
-    assert not any(admission.offer(request) for request in requests)
-    assert admission.depth == 5
-    assert _drain(admission) == requests
 
 
 def test_vehicles_take_turns() -> None:
@@ -306,8 +296,7 @@ def test_a_vehicle_that_offers_ten_times_as_much_gets_no_more(vehicles: int, max
     assert jain([taken[name] for name in names]) > 0.99
 
 
-@pytest.mark.parametrize("takers", [1, 3])
-def test_many_threads_offer_and_take_and_nothing_is_lost(takers: int) -> None:
+def test_many_threads_offer_and_take_and_nothing_is_lost() -> None:
     """The network thread offers frames while decoders take them and engines wake the decoders."""
     admission = Admission(max_frames=8)
     taken: deque[Request] = deque()
@@ -324,7 +313,7 @@ def test_many_threads_offer_and_take_and_nothing_is_lost(takers: int) -> None:
             taken.append(found[0])
 
     offering = [threading.Thread(target=offer, args=(requests,)) for requests in offered]
-    taking = [threading.Thread(target=take) for _ in range(takers)]
+    taking = [threading.Thread(target=take) for _ in range(3)]
     for thread in offering + taking:
         thread.start()
     for thread in offering:
