@@ -20,7 +20,9 @@ from shared.messages import topics
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
 from shared.messages.control import ControlRequest, ModelEntry, Verb, pack_request, unpack_reply
 from shared.messages.frame import Status, pack_frame
+from shared.messages.protobuf import message_class
 from shared.messages.protobuf_fields import pack
+from shared.messages.tensorflow_tensors import to_tensor_proto
 from shared.mqtt.bus import Delivery
 from tests.support.gateway import WAIT_S, GatewayWorker, Sender, open_gateway
 from tests.support.tiny_model import HEIGHT, WIDTH, frame, model
@@ -164,24 +166,12 @@ def test_an_http_handler_that_raises_answers_500(doors: GatewayWorker, monkeypat
     assert errors_by_stage(doors) == {"http": len(HTTP_CALLS)}
 
 
-def _predict_request() -> bytes:
-    from tensorflow_serving.apis.predict_pb2 import PredictRequest  # noqa: PLC0415  Slow to import.
-
-    request = PredictRequest()
-    request.model_spec.name = "tiny"
-    tensor = request.inputs["input"]
-    tensor.dtype = 4
-    for side in (1, *PIXELS.shape):
-        tensor.tensor_shape.dim.add(size=side)
-    tensor.tensor_content = PIXELS.tobytes()
-    written: bytes = request.SerializeToString()
-    return written
-
-
-GRPC_CALLS: list[tuple[str, str, Callable[[], bytes]]] = [
-    ("put", "/skylane.v1.Worker/Answer", lambda: pack(pack_frame(frame(0)))),
-    ("find", "/tensorflow.serving.PredictionService/Predict", _predict_request),
-    ("cards", "/inference.GRPCInferenceService/ServerReady", bytes),
+PREDICT = message_class("tensorflow.serving.PredictRequest")(model_spec={"name": "tiny"})
+PREDICT.inputs["input"].CopyFrom(to_tensor_proto(PIXELS[None]))
+GRPC_CALLS: list[tuple[str, str, bytes]] = [
+    ("put", "/skylane.v1.Worker/Answer", bytes(pack(pack_frame(frame(0))))),
+    ("find", "/tensorflow.serving.PredictionService/Predict", PREDICT.SerializeToString()),
+    ("cards", "/inference.GRPCInferenceService/ServerReady", b""),
 ]
 
 
@@ -193,10 +183,10 @@ def test_a_grpc_handler_that_raises_answers_internal(doors: GatewayWorker, monke
             with monkeypatch.context() as patched:
                 patched.setattr(Submission, method, raise_once(getattr(Submission, method)))
                 with pytest.raises(grpc.RpcError) as raised:
-                    ask(request(), timeout=WAIT_S)
+                    ask(request, timeout=WAIT_S)
             assert raised.value.code() is grpc.StatusCode.INTERNAL, path
             assert "ArtificialError" not in str(raised.value.details())
-            ask(request(), timeout=WAIT_S)
+            ask(request, timeout=WAIT_S)
     assert errors_by_stage(doors) == {"grpc": len(GRPC_CALLS)}
 
 
