@@ -47,42 +47,6 @@ def _add_ir(workshop: Any, build: Callable[[Any], dict[str, Any]], **manifest: A
     workshop.add("m", write, format="openvino", file="ir", input=section, **manifest)
 
 
-def test_a_planar_model_is_scaled_as_its_manifest_says(workshop: Any, pictures: Pictures) -> None:
-    """Third-party models take N×C×H×W and expect normalised input; the engine adds both to the graph."""
-    mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
-    section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
-    _add_ir(
-        workshop,
-        lambda image: {"scores": _scores(image, workshop.weights)},
-        input=section,
-        output={"tensor": "scores", "kind": "scores"},
-    )
-    with workshop.open("m") as model:
-        masks = model.predict(pictures)
-    scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(
-        std, np.float32
-    )
-    assert np.mean(masks == workshop.direct(scaled)) > 0.99  # Rounding may resolve near-ties differently.
-
-
-def test_a_smaller_output_is_enlarged_by_nearest_neighbour(workshop: Any, pictures: Pictures) -> None:
-    """Some networks give fewer scores than pixels; the mask still has the input's size."""
-    _add_ir(
-        workshop,
-        lambda image: {
-            "scores": ops.slice(
-                _scores(image, workshop.weights),
-                *(np.array(each) for each in ([0, 0], [HEIGHT, WIDTH], [4, 4], [2, 3])),
-            )
-        },
-        output={"tensor": "scores", "kind": "scores"},
-    )
-    with workshop.open("m") as model:
-        masks = model.predict(pictures)
-    coarse = workshop.direct(pictures.astype(np.float32))[:, ::4, ::4]
-    np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
-
-
 def _means(image: Any) -> Any:
     """Returns scores N×5 that depend on the image's means."""
     channels = ops.reduce_mean(image, np.array([2, 3]), keep_dims=False)
