@@ -5,36 +5,15 @@ from msgspec.structs import replace
 from cloud.serving.replies import Replier, ReplyTooLargeError
 from cloud.serving.request import Request
 from shared.imaging import image_codecs
-from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
-from shared.imaging.labels import Labels
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
-from shared.messages.model_card import ModelCard
-from shared.messages.topics import FrameId
 from shared.stages import Stage, Stamp
 from tests.support.cloud_requests import make_request
+from tests.support.tiny_model import CARD, HEIGHT, WIDTH, frame
 
-CARD = ModelCard(
-    "tiny",
-    "3",
-    "ab" * 32,
-    "segmentation",
-    8,
-    12,
-    Layout.RGB8,
-    Resize.CROP,
-    Labels(("a",), ((0, 0, 0),)),
-    trained=True,
-)
-FRAME = FrameMessage(
-    id=FrameId("car", "left", "s1", 7),
-    model="tiny",
-    layout=Layout.RGB8,
-    shape=(8, 12, 3),
-    codec="raw",
-    geometry=plan(Resize.CROP, 16, 24, 8, 12),
-    stamp_ns=0,
-    data=b"",
+FRAME = replace(
+    frame(7),
+    geometry=plan(Resize.CROP, 16, 24, HEIGHT, WIDTH),
     attempt=2,
     options=RequestOptions("rle"),
     stamps=(Stamp("due", "edge/car/s1", 1), Stamp("sent", "edge/car/s1", 2)),
@@ -49,14 +28,14 @@ def _request(replies: list[ResultMessage], message: FrameMessage | None = FRAME)
 def test_a_reply_has_the_mask_and_its_origin() -> None:
     """It repeats geometry and stamps of the message, and has the hash of the model."""
     replies: list[ResultMessage] = []
-    mask = np.arange(96, dtype=np.uint8).reshape(8, 12)
+    mask = np.arange(HEIGHT * WIDTH, dtype=np.uint8).reshape(HEIGHT, WIDTH)
     replier = Replier("w", "cloud/w/s9")
     replier.result(_request(replies), CARD, mask)
     (reply,) = replies
     assert (reply.id, reply.attempt, reply.status, reply.worker) == (FRAME.id, 2, Status.ANSWERED, "w")
-    assert (reply.model, reply.model_version, reply.model_sha256) == ("tiny", "3", CARD.sha256)
+    assert (reply.model, reply.model_version, reply.model_sha256) == ("tiny", CARD.version, CARD.sha256)
     assert (reply.geometry, reply.batch_size, reply.codec) == (FRAME.geometry, 4, "rle")
-    np.testing.assert_array_equal(image_codecs.decode_mask(reply.data, "rle", (8, 12)), mask)
+    np.testing.assert_array_equal(image_codecs.decode_mask(reply.data, "rle", (HEIGHT, WIDTH)), mask)
     assert reply.stamps[:2] == FRAME.stamps
     own = reply.stamps[2:]
     assert [stamp.stage for stamp in own] == ["received", "mask_encoded", "replied"]
