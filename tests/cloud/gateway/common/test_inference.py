@@ -40,7 +40,7 @@ def _gate() -> Gate:
 
 @pytest.fixture(name="worker")
 def _worker(gate: Gate) -> Iterator[GatewayWorker]:
-    with open_gateway(model(gate), grpc="127.0.0.1:0", max_frames=4) as worker:
+    with open_gateway(model(gate), http=None, max_frames=4) as worker:
         yield worker
 
 
