@@ -150,7 +150,7 @@ def test_a_process_that_was_killed_between_batches_is_reported(engine: IsolatedE
 def test_errors_of_opening_are_passed_on() -> None:
     """The file is invalid, the engine raises an error, or it ends its process."""
     with pytest.raises(EngineError, match="none: cannot be read"):
-        IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"), engine="tensorflow")
+        IsolatedEngine(Path("none"), nasty.manifest(), Placement(device="cpu"), engine="onnxruntime")
     with pytest.raises(IsolationError, match="raises is nasty"):
         _nasty("raises")
     with pytest.raises(
