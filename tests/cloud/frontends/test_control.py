@@ -11,7 +11,8 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from tests.support.control import WAIT_S, FakeRepository, WorkerRig, open_worker
+from tests.support.control import FakeRepository, WorkerRig, open_worker
+from tests.support.gateway import WAIT_S
 from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import frame
 
