@@ -112,12 +112,11 @@ def test_an_inference_error_is_passed_on(engine: IsolatedEngine) -> None:
     ("number", "said"),
     [
         (nasty.BUG, "ZeroDivisionError: a bug"),
-        (nasty.SLEEP, r"was killed: a batch of 1 took more than [\d.]+ s"),
         (nasty.HANG, r"was killed: a batch of 1 took more than [\d.]+ s"),
         (nasty.EXIT, "ended with code 7 at a batch of 1"),
         (nasty.CRASH, "was ended by SIGSEGV at a batch of 1"),
     ],
-    ids=["bug", "sleep", "hang", "exit", "crash"],
+    ids=["bug", "hang", "exit", "crash"],
 )
 def test_a_lost_process_is_replaced(engine: IsolatedEngine, number: int, said: str) -> None:
     """The next batch gets its outputs."""
@@ -165,9 +164,7 @@ def test_the_process_does_not_receive_ctrl_c(engine: IsolatedEngine) -> None:
 
 
 PARENT = textwrap.dedent("""
-    import os, signal, sys
     from pathlib import Path
-    import numpy as np
     from shared.models.manifest import Placement
     from shared.inference.table import ENGINES
     from shared.inference.table import EngineEntry
@@ -178,7 +175,7 @@ PARENT = textwrap.dedent("""
     engine = IsolatedEngine(Path("model"), nasty.manifest(), Placement(), engine="nasty")
     engine.infer(nasty.pictures(0))
     print(engine.pid, flush=True)
-    engine.infer(nasty.pictures(int(sys.argv[1])))
+    engine.infer(nasty.pictures(nasty.HANG))
 """)
 
 
@@ -187,12 +184,11 @@ def _shared() -> set[Path]:
     return set(Path("/dev/shm").glob("psm_*"))
 
 
-@pytest.mark.parametrize("number", [nasty.SLEEP, nasty.HANG], ids=["sleep", "hang"])
-def test_the_process_ends_with_its_worker(number: int) -> None:
+def test_the_process_ends_with_its_worker() -> None:
     """This includes a worker that was killed and an engine that hangs; no shared memory remains."""
     before = _shared()
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         assert parent.stderr is not None
