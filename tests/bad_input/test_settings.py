@@ -3,45 +3,49 @@ from pathlib import Path
 
 import pytest
 
-
-def test_unknown_configuration_key_is_reported_with_the_nearest(fails: Callable[..., str], tmp_path: Path) -> None:
-    """Covers a typing error in a configuration file."""
-    (tmp_path / "edge.yaml").write_text("vehicel: car\n")
-    assert "vehicel: unknown key: did you mean vehicle?" in fails(
-        "edge", "play", tmp_path, "--config", tmp_path / "edge.yaml"
-    )
-
-
-def test_invalid_configuration_value_names_file_and_key(fails: Callable[..., str], tmp_path: Path) -> None:
-    """The user must change the file, not the command line."""
-    file = tmp_path / "edge.yaml"
-    file.write_text("quality: 101\n")
-    assert f"{file}: quality: " in fails("edge", "play", tmp_path, "--config", file)
-    file.write_text("vehicle: a/b\n")
-    assert f"{file}: vehicle: vehicle 'a/b' is not allowed" in fails("edge", "play", tmp_path, "--config", file)
+_GATE = ("--gate", "mse")
+_CASCADE = ("--local-model", "tiny", "--cascade")
 
 
 @pytest.mark.parametrize(
-    ("flag", "value"),
+    ("flags", "named"),
     [
-        ("--rate", "0"),
-        ("--rate", "nan"),
-        ("--window", "0"),
-        ("--deadline-ms", "inf"),
-        ("--frames", "-1"),
-        ("--quality", "101"),
-        ("--codec", "gif"),
-        ("--model-version", "../1"),
-        ("--broker", "http://127.0.0.1"),
-        ("--config", "/nowhere/edge.yaml"),
-        ("--nonsense", "1"),
+        (("--rate", "0"), "--rate"),
+        (("--rate", "nan"), "--rate"),
+        (("--window", "0"), "--window"),
+        (("--deadline-ms", "inf"), "--deadline-ms"),
+        (("--frames", "-1"), "--frames"),
+        (("--quality", "101"), "--quality"),
+        (("--codec", "gif"), "--codec"),
+        (("--model-version", "../1"), "--model-version"),
+        (("--broker", "http://127.0.0.1"), "--broker"),
+        (("--config", "/nowhere/edge.yaml"), "--config"),
+        (("--nonsense", "1"), "--nonsense"),
+        (("--gate", "ssim"), "--gate"),
+        ((*_GATE, "--gate-threshold", "nan"), "--gate-threshold"),
+        ((*_GATE, "--gate-threshold", "inf"), "--gate-threshold"),
+        ((*_GATE, "--gate-threshold", "automatic"), "--gate-threshold"),
+        ((*_GATE, "--reuse-frames", "0"), "--reuse-frames"),
+        ((*_GATE, "--reuse-ms", "nan"), "--reuse-ms"),
+        ((*_GATE, "--reuse-ms", "0"), "--reuse-ms"),
+        ((*_CASCADE, "--c-low", "-0.1"), "--c-low"),
+        ((*_CASCADE, "--c-high", "1.5"), "--c-high"),
+        ((*_CASCADE, "--c-high", "nan"), "--c-high"),
+        (("--local-model", "../tiny"), "--local-model"),
+        (("--local-model", "tiny", "--local-timeout-ms", "0"), "--local-timeout-ms"),
+        (("--local-model", "tiny", "--local-timeout-ms", "inf"), "--local-timeout-ms"),
+        (("--local-model", "tiny", "--local-threads", "0"), "--local-threads"),
+        ((*_GATE, "--tuning", "/nowhere/tuning.yaml"), "--tuning"),
+        ((*_GATE, "--tuning", "/"), "--tuning"),
     ],
 )
 def test_invalid_flag_value_is_a_usage_error(
-    usage_error: Callable[..., str], tmp_path: Path, flag: str, value: str
+    usage_error: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], named: str
 ) -> None:
-    """The exit code is 2, and the error names the flag."""
-    assert flag in usage_error("edge", "play", tmp_path, flag, value)
+    """The exit code is 2, the error names the flag, and no folder is created."""
+    out = tmp_path / "run"
+    assert named in usage_error("edge", "play", tmp_path, "--out", out, *flags)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,18 @@ def test_invalid_flag_value_is_a_usage_error(
         (("--queue", "2", "--closed-loop"), "--queue: a closed loop drops no frame"),
         (("--transport", "grpc"), "--transport: grpc needs --worker-address, HOST:PORT"),
         (("--transport", "grpc", "--worker-address", "cloud-1"), "--worker-address: 'cloud-1': the port is missing"),
+        ((*_GATE, "--gate-threshold", "-1"), "-1 is no distance by mse: give 0 to 65025, or auto"),
+        ((*_GATE, "--gate-threshold", "65026"), "65026 is no distance by mse"),
+        (("--gate", "pixels", "--gate-threshold", "101"), "101 is no distance by pixels: give 0 to 100, or auto"),
+        (("--gate-threshold", "5"), "--gate-threshold: only a gate compares frames: add --gate, or leave it out"),
+        (("--reuse-frames", "5"), "--reuse-frames: only a gate compares frames: add --gate"),
+        (("--reuse-ms", "5"), "--reuse-ms: only a gate compares frames: add --gate"),
+        (("--cascade",), "--cascade: there is no model on the vehicle: add --local-model"),
+        (("--local-timeout-ms", "5"), "--local-timeout-ms: there is no model on the vehicle: add --local-model"),
+        (("--local-model", "tiny", "--c-low", "0.1"), "--c-low: only a cascade has thresholds: add --cascade"),
+        ((*_CASCADE, "--c-low", "0.9", "--c-high", "0.1"), "c_low 0.9 and c_high 0.1: give 0 <= c_low < c_high <= 1"),
+        ((*_CASCADE, "--c-low", "0.5", "--c-high", "0.5"), "c_low 0.5 and c_high 0.5"),
+        (("--tuning", __file__), "--tuning: nothing uses it: add --gate or --local-model"),
     ],
 )
 def test_conflicting_flags_are_named_as_flags(
@@ -66,6 +82,8 @@ def test_conflicting_flags_are_named_as_flags(
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
+        ("vehicel: car", "vehicel: unknown key: did you mean vehicle?"),
+        ("vehicle: a/b", "vehicle: vehicle 'a/b' is not allowed"),
         ("window: 0", "window: give at least 1 (given 0)"),
         ("rate: 2000000", "rate: give at most 1000000 (given 2000000)"),
         ("rate: fast", "rate: give a number (given 'fast')"),

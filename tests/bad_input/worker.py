@@ -7,14 +7,11 @@ from uuid import uuid4
 from cloud.node import CloudNode
 from shared.mqtt.bus import Bus
 from tests.pipeline.rig import serving
-from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import model
 
 
 def working(bus: Bus) -> AbstractContextManager[CloudNode]:
     """Runs a worker of model `tiny` on a bus, alone in its group."""
-    if isinstance(bus, MemoryBus):
-        bus.supports_shared_subscriptions = True  # Avoids the wait for other workers.
     return serving(lambda _: bus, model())
 
 

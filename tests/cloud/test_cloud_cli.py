@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -43,25 +42,27 @@ def repository(workshop: Any) -> Path:
 
 
 def test_isolated_engines_are_sampled_and_limited(mosquitto_url: str, repository: Path, tmp_path: Path) -> None:
-    """Their CPU time and memory belong to the worker, also after a restart."""
-    resources, pause = tmp_path / "resources.csv", threading.Event()
+    """Their CPU time and memory belong to the worker; what they print becomes lines of its log, or is suppressed."""
+    resources, log, pause = tmp_path / "resources.csv", tmp_path / "worker.log", threading.Event()
     config = tmp_path / "cloud.yaml"
-    config.write_text("isolate: true\nisolate_hang_s: 20\n")
+    config.write_text("isolate: true\nisolate_hang_s: 20\nisolate_memory_mb: 8192\n")
     flags = ["--config", str(config), "--resources", str(resources)]
 
     def sampled() -> list[str]:
         rows = [line.split(",") for line in resources.read_text().splitlines()]
         return list(dict.fromkeys(pid for _, node, pid, *_ in rows if node == "worker/apart/tiny-1"))
 
-    with Worker(mosquitto_url, models=repository, model="tiny", name="apart", flags=flags) as worker:
+    with Worker(mosquitto_url, models=repository, model="tiny", name="apart", flags=flags, log=log) as worker:
         deadline_s = time.monotonic() + WAIT_S
         while not sampled() and time.monotonic() < deadline_s:
             pause.wait(0.1)
         (pid,) = sampled()
-        assert psutil.Process(int(pid)).ppid() == worker.pid
-    config.write_text("isolate: true\nisolate_memory_mb: 64\n")
-    with pytest.raises(WorkerError, match="its memory limit is 64 MiB, which may be too low"):
-        Worker(mosquitto_url, models=repository, model="tiny", flags=flags).__exit__()
+        engine = psutil.Process(int(pid))
+        assert engine.ppid() == worker.pid
+        assert engine.rlimit(psutil.RLIMIT_DATA) == (8192 << 20, 8192 << 20)
+    entries = [read_line(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    # The limit of a container that runs the tests may be too low.
+    assert not [each for each in entries if each is None or (each.level != "info" and "pids_limit" not in each.event)]
 
 
 def test_a_worker_process_drains_on_termination_signals(
@@ -227,20 +228,10 @@ def test_the_shipped_configuration_is_valid() -> None:
     assert CloudConfig.model_fields.keys() <= keys
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
-def test_help_needs_no_tensorflow(arguments: list[str]) -> None:
+def test_help_needs_no_tensorflow() -> None:
     """The help must appear at once."""
-    program = "import sys, runpy; sys.argv = ['skylane', 'cloud', *sys.argv[1:]]; "
+    program = "import sys, runpy; sys.argv = ['skylane', 'cloud', 'serve', '--help']"
     program += "\ntry: runpy.run_module('skylane', run_name='__main__')\nexcept SystemExit: pass"
     program += "\nprint('tensorflow' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
-
-
-def test_an_empty_repository_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message has the command that builds a model."""
-    run: Callable[[list[str]], None] = cli.main
-    with pytest.raises(SystemExit) as ended:
-        run(["cloud", "serve", "--models", str(tmp_path)])
-    assert ended.value.code
-    assert "skylane model build road-small" in capsys.readouterr().err

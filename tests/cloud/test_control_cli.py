@@ -51,9 +51,9 @@ def test_models_are_loaded_listed_and_unloaded(
     assert rig.answer().model_version == "2"
 
 
-def test_json_output(rig: WorkerRig, mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("rig")
+def test_json_output(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     """The standard output has only the JSON document."""
-    assert rig.ready.is_set()
     assert _control(mosquitto_broker, "w", "list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [(model["model"], model["state"]) for model in listed["models"]] == [
@@ -63,27 +63,24 @@ def test_json_output(rig: WorkerRig, mosquitto_broker: Broker, capsys: pytest.Ca
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "ends"),
-    [
-        (("w", "load", "huge"), (1, "skylane: worker w: no model 'huge': choose one of other, tiny")),
-        (("w", "load", "../tiny"), (2, "'../tiny' is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -")),
-        (("w", "unload", "other"), (1, "skylane: worker w: other is not served here")),
-        (("w", "ready", "other"), (1, "")),
-        (("w", "list", "--keep"), (2, "--keep is for load, which replaces a version: leave it out with list")),
-        (("w", "load"), (2, "name a model: skylane cloud control w load MODEL")),
-        (("v", "list"), (1, "skylane: no worker online by the name 'v': choose one of w")),
-    ],
-)
+ERRORS = [
+    (("w", "load", "huge"), 1, "skylane: worker w: no model 'huge': choose one of other, tiny"),
+    (("w", "load", "../tiny"), 2, "'../tiny' is not allowed: use 1 to 64 of A-Z a-z 0-9 _ -"),
+    (("w", "unload", "other"), 1, "skylane: worker w: other is not served here"),
+    (("w", "ready", "other"), 1, ""),
+    (("w", "list", "--keep"), 2, "--keep is for load, which replaces a version: leave it out with list"),
+    (("w", "load"), 2, "name a model: skylane cloud control w load MODEL"),
+    (("v", "list"), 1, "skylane: no worker online by the name 'v': choose one of w"),
+]
+
+
 @pytest.mark.usefixtures("rig")
-def test_errors_are_one_line(
-    mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], ends: tuple[int, str]
-) -> None:
+def test_errors_are_one_line(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     """The exit code is not 0."""
-    code, expected = ends
-    assert _control(mosquitto_broker, *arguments) == code
-    lines = capsys.readouterr().err.splitlines()
-    assert expected in (lines[-1] if lines else "")
+    for arguments, code, expected in ERRORS:
+        assert _control(mosquitto_broker, *arguments) == code, arguments
+        lines = capsys.readouterr().err.splitlines()
+        assert expected in (lines[-1] if lines else "")
 
 
 def test_disabled_control_is_reported_at_once(mosquitto_broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +53,10 @@ def test_a_uint8_model_gets_unchanged_pixels(workshop: Any, pictures: Pictures) 
 
 
 @pytest.mark.parametrize("planar", [False, True], ids=["NHWC", "NCHW"])
-def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pictures, *, planar: bool) -> None:
+@ENGINES
+def test_scale_mean_and_std_are_applied_per_channel(
+    workshop: Any, pictures: Pictures, engine: str, *, planar: bool
+) -> None:
     """A wrong normalisation would still give a mask; networks of PyTorch take planar images."""
     mean, std = (0.5, 0.25, 0.75), (0.25, 0.5, 2.0)
     section = {"scale": 1 / 255, "mean": list(mean), "std": list(std)}
@@ -63,12 +64,13 @@ def test_scale_mean_and_std_are_applied_per_channel(workshop: Any, pictures: Pic
         images = tf.compat.v1.placeholder(tf.float32, (None, 3, 8, 12) if planar else (None, 8, 12, 3), "input")
         tf.identity(workshop.scores(tf.transpose(images, (0, 2, 3, 1)) if planar else images), "prediction")
     workshop.add("m", graph.as_graph_def(), input=section, output={"kind": "scores"})
-    with workshop.open("m") as model:
+    with workshop.open("m", engine=engine) as model:
         masks = model.predict(pictures)
     scaled = (pictures.astype(np.float32) * np.float32(1 / 255) - np.array(mean, np.float32)) / np.array(
         std, np.float32
     )
-    np.testing.assert_array_equal(masks, workshop.direct(scaled))
+    # Rounding in OpenVINO may resolve near-ties differently.
+    assert np.mean(masks == workshop.direct(scaled)) >= (0.99 if engine == "openvino" else 1)
 
 
 @ENGINES
@@ -79,11 +81,18 @@ def test_equal_scores_give_the_lowest_class(workshop: Any, pictures: Pictures, e
         assert not model.predict(pictures).any()
 
 
-def test_a_smaller_mask_is_enlarged_by_nearest_neighbour(workshop: Any, pictures: Pictures) -> None:
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [("scores", lambda scores: scores), ("class_ids", lambda scores: tf.argmax(scores, -1))],
+    ids=["scores", "ids"],
+)
+@ENGINES
+def test_a_smaller_mask_is_enlarged_by_nearest_neighbour(
+    workshop: Any, pictures: Pictures, kind: str, answer: Callable[[Any], Any], engine: str
+) -> None:
     """Some networks return masks at a fraction of their input size."""
-    graph = workshop.graph(lambda scores: tf.argmax(scores, -1)[:, ::4, ::4])
-    workshop.add("m", graph)
-    with workshop.open("m") as model:
+    workshop.add("m", workshop.graph(lambda scores: answer(scores)[:, ::4, ::4]), output={"kind": kind})
+    with workshop.open("m", engine=engine) as model:
         masks = model.predict(pictures)
     coarse = workshop.direct(pictures.astype(np.float32))[:, ::4, ::4]
     np.testing.assert_array_equal(masks, coarse.repeat(4, axis=1).repeat(4, axis=2))
@@ -304,14 +313,6 @@ def test_a_keras_file_equals_the_model_in_inference_mode(workshop: Any, pictures
     with workshop.open("m") as model:
         masks = model.predict(pictures)
     np.testing.assert_array_equal(masks, np.argmax(network(pictures.astype(np.float32), training=False), axis=-1))
-
-
-def test_tensorflow_prints_nothing() -> None:
-    """Its messages would hide the line that a user must read."""
-    script = "from cloud.engines.tensorflow.runtime import choose_device, tf; choose_device('auto'); print(tf.zeros(1).numpy())"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stderr == ""
-    assert ran.stdout == "[0.]\n"
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])

@@ -9,7 +9,9 @@ from cloud.run import CountSummary
 from cloud.serving.replies import WorkerFrameLog
 from cloud.serving.request import Request
 from shared.messages.frame import ResultMessage, Status
+from shared.messages.topics import FrameId
 from shared.recent_frames import RecentFrames
+from tests.support.cloud_requests import make_request
 from tests.support.tiny_model import frame
 
 
@@ -21,19 +23,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> Any:
 
 
 def _request(sequence: int) -> Request:
-    message = frame(sequence)
-    return Request(b"", "car", "left", "tiny", lambda _: None, {}, 1 << 20, message=message)
+    return make_request(message=frame(sequence))
 
 
 def _answer(sequence: int, status: Status, session: str = "s1") -> ResultMessage:
-    return ResultMessage(
-        id=replace_session(frame(sequence).id, session), attempt=0, status=status, worker="w", reason="too many"
-    )
-
-
-def replace_session(frame_id: Any, session: str) -> Any:
-    """A frame of another session."""
-    return type(frame_id)(frame_id.vehicle, frame_id.camera, session, frame_id.sequence)
+    return ResultMessage(FrameId("car", "left", session, sequence), 0, status, worker="w", reason="too many")
 
 
 def test_a_vehicle_joins_with_the_first_frame_of_each_session(logged: Any) -> None:

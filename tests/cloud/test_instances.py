@@ -1,23 +1,21 @@
 """Concurrent batches of one model."""
 
 import threading
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cloud.engines.tensorflow.runtime import instances, session_config
+from cloud.engines.tensorflow.runtime import instances, session_config, tf
 from cloud.models.loader import ModelLoader
 from shared import clock
 from shared.clock import Deadline
 from shared.errors import SkylaneError
 from shared.inference.engine import Outputs
 from shared.models.manifest import Placement, Precision
-from shared.models.repository import Repository
-from tests.support import tiny_models
 from tests.support.batching import WAIT_S, BatcherRig, GatedEngine
 from tests.support.tiny_model import Engine, model
+from tests.support.workshop import Workshop
 
 _SECOND_NS = 10**9
 
@@ -70,11 +68,11 @@ def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:
     assert tiny.instances == 1
 
 
-def test_the_placement_sets_the_number_of_instances(tmp_path: Path) -> None:
+def test_the_placement_sets_the_number_of_instances(workshop: Workshop) -> None:
     """The batcher starts one thread for each."""
-    name = tiny_models.write(tmp_path, "classification")
-    loader = ModelLoader(Repository(tmp_path), Placement(device="cpu", instances=2))
-    with loader.load(loader.find(name)) as loaded:
+    workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
+    loader = ModelLoader(workshop.repository, Placement(device="cpu", instances=2))
+    with loader.load(loader.find("m")) as loaded:
         assert loaded.instances == 2
 
 

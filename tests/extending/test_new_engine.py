@@ -8,16 +8,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
 
 from cloud.models.loader import ModelLoader
 from shared.errors import SkylaneError
-from shared.files import tree_sha256
 from shared.inference.engine import EngineError, Images, Outputs
 from shared.inference.table import ENGINES, EngineEntry
-from shared.models.manifest import MANIFEST_NAME, Manifest, Placement
+from shared.models.manifest import Manifest, Placement
 from shared.models.repository import Repository
 from tests.pipeline.rig import HEIGHT, WIDTH, noise, pictures, play, worker
+from tests.support.workshop import Workshop
 
 FRAMES, CLASSES = 4, 3
 WEIGHTS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)  # The class of a pixel is its strongest colour.
@@ -51,19 +50,18 @@ def _line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _repository(root: Path, weights: npt.NDArray[Any] = WEIGHTS) -> Repository:
-    folder = root / "tiny"
-    folder.mkdir(parents=True)
-    np.save(folder / "weights.npy", weights)
-    manifest = {
-        "format": "matrix",
-        "file": "weights.npy",
-        "sha256": tree_sha256(folder / "weights.npy"),
-        "input": {"tensor": "pixels", "height": HEIGHT, "width": WIDTH},
-        "output": {"tensor": "classes", "kind": "class_ids"},
-        "labels": [{"name": f"class-{index}", "colour": [index, 0, 0]} for index in range(CLASSES)],
-    }
-    (folder / MANIFEST_NAME).write_text(yaml.safe_dump(manifest))
-    return Repository(root)
+    root.mkdir(exist_ok=True)
+    workshop = Workshop(root)
+    workshop.add(
+        "tiny",
+        lambda path: np.save(path, weights),
+        format="matrix",
+        file="weights.npy",
+        input={"tensor": "pixels", "dtype": "uint8", "height": HEIGHT, "width": WIDTH},
+        output={"tensor": "classes"},
+        labels=[{"name": f"class-{index}", "colour": [index, 0, 0]} for index in range(CLASSES)],
+    )
+    return workshop.repository
 
 
 def test_a_new_engine_serves_the_frames_of_a_vehicle(embedded_url: str, tmp_path: Path) -> None:

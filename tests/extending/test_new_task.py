@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pytest
-import yaml
 from rich.console import Console
 
 from cloud.engines.tensorflow.runtime import tf
@@ -19,13 +18,13 @@ from cloud.models.loader import ModelLoader
 from edge.config import EdgeConfig
 from edge.run import run
 from shared.errors import SkylaneError
-from shared.files import tree_sha256
 from shared.messages import tensors
 from shared.models.repository import Repository
 from shared.registry import Entry
 from shared.runlog.latency_log import read_rows
 from shared.task import TASKS, Confidence, Head
 from tests.pipeline.rig import HEIGHT, WIDTH, check, noise, worker
+from tests.support.workshop import Workshop
 
 FRAMES = 4
 
@@ -88,20 +87,18 @@ def _repository(root: Path) -> Repository:
     with graph.as_default():
         images = tf.compat.v1.placeholder(tf.uint8, (None, HEIGHT, WIDTH, 3), "input")
         tf.reduce_mean(tf.cast(images, tf.float32), axis=3, name="depth")
-    folder = root / "stereo"
-    folder.mkdir(parents=True)
-    (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    manifest = {
-        "task": "depth",
-        "format": "frozen_graph",
-        "file": "model.pb",
-        "sha256": tree_sha256(folder / "model.pb"),
-        "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH},
-        "output": {"tensor": "depth:0", "kind": "tensor"},
-        "warm_up": {"runs": 1},
-    }
-    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
-    return Repository(root)
+    root.mkdir()
+    workshop = Workshop(root)
+    workshop.add(
+        "stereo",
+        graph.as_graph_def(),
+        task="depth",
+        input={"dtype": "uint8", "height": HEIGHT, "width": WIDTH},
+        output={"tensor": "depth:0", "kind": "tensor"},
+        labels=[],
+        warm_up={"runs": 1},
+    )
+    return workshop.repository
 
 
 def test_a_new_task_runs_from_the_camera_to_the_files(

@@ -22,6 +22,7 @@ from shared.messages.topics import FrameId
 from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision
 from shared.stages import CLOUD_STAGES
 from shared.threads import ThreadGroup
+from tests.support.cloud_requests import make_request
 from tests.support.tiny_model import CARD, HEIGHT, WIDTH
 
 WAIT_S = 60.0
@@ -138,14 +139,9 @@ class BatcherRig:
             data=b"",
             deadline=Deadline.after_ms(budget_ms, received_ns),
         )
-        return Request(
-            payload=b"",
-            vehicle="car",
-            camera="left",
-            model="tiny",
+        return make_request(
             reply=self.refused.append,
             times=dict.fromkeys(CLOUD_STAGES[:3], received_ns or clock.now_ns()),
-            max_reply_bytes=1000,
             message=message,
             image=np.full((HEIGHT, WIDTH, 3), number, np.uint8),
         )

@@ -18,10 +18,8 @@ from shared.messages.frame import ResultMessage, pack_frame, unpack_result
 from shared.messages.node_status import NodeStatus, unpack_status
 from shared.models.repository import StoredModel
 from shared.mqtt.bus import Bus, Properties
-from tests.support.memory_bus import MemoryBus
+from tests.support.gateway import WAIT_S, memory_bus
 from tests.support.tiny_model import CARD, Engine, frame, model
-
-WAIT_S = 60.0
 
 
 class FakeRepository:
@@ -118,13 +116,6 @@ class WorkerRig:
 
 
 @contextmanager
-def _memory_bus() -> Iterator[MemoryBus]:
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
-        yield bus
-
-
-@contextmanager
 def open_worker(
     repository: FakeRepository,
     served: tuple[tuple[str, str], ...] = (("tiny", "1"),),
@@ -134,7 +125,7 @@ def open_worker(
     **settings: Any,
 ) -> Iterator[WorkerRig]:
     """A worker `w` that serves these models of the repository, until the block ends; on a bus in memory where none is given."""
-    with nullcontext(bus) if bus else _memory_bus() as carrier:
+    with nullcontext(bus) if bus else memory_bus() as carrier:
         models = [repository.load(repository.find(*key)) for key in served]
         repository.began.clear()
         rig = WorkerRig(carrier, repository, models, CloudConfig(worker="w", **settings), with_loader=with_loader)

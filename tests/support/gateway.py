@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ from cloud.models.loader import ModelLoader
 from cloud.node import DRAIN_S, CloudNode
 from cloud.serving.submission import Answered, Submission
 from shared.inference.model import Model
+from shared.messages.frame import FrameMessage, ResultMessage, pack_frame, unpack_result
+from shared.messages.topics import FRAMES, MASKS
+from shared.mqtt.bus import Bus, Properties
 from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
@@ -26,7 +29,7 @@ class GatewayWorker:
     """A running worker."""
 
     node: CloudNode
-    bus: MemoryBus
+    bus: Any  # A MemoryBus, unless the test has given another one.
 
     @property
     def grpc(self) -> str:
@@ -40,6 +43,14 @@ class GatewayWorker:
 
 
 @contextmanager
+def memory_bus() -> Iterator[MemoryBus]:
+    """A bus in memory that spares the worker the check that it is the only one."""
+    with MemoryBus() as bus:
+        bus.supports_shared_subscriptions = True
+        yield bus
+
+
+@contextmanager
 def open_gateway(
     *models: Model,
     loader: ModelLoader | None = None,
@@ -48,9 +59,12 @@ def open_gateway(
     max_message_bytes: int | None = None,
     worker: str = "w",
     drain_s: float = DRAIN_S,
+    bus: Bus | None = None,
     **settings: Any,
 ) -> Iterator[GatewayWorker]:
-    """Runs a worker that serves the models over an in-memory bus, and over HTTP and gRPC unless `settings` name one.
+    """Runs a worker that serves the models over a bus, by default one in memory, and over HTTP and gRPC unless `settings` name one.
+
+    With `http=None`, it has neither of them.
 
     `max_message_bytes` may be below the least of the configuration. Raises the worker's exception.
     """
@@ -58,8 +72,7 @@ def open_gateway(
         settings |= {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
     raised: list[BaseException] = []
     ready = threading.Event()
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
+    with nullcontext(bus) if bus else memory_bus() as carrier:
         config = CloudConfig(worker=worker, max_frames=max_frames, **settings)
         if max_message_bytes is not None:
             config = config.model_copy(update={"max_message_bytes": max_message_bytes})
@@ -74,7 +87,7 @@ def open_gateway(
 
         def serve() -> None:
             try:
-                node.serve(bus, lambda: None, ready.set)
+                node.serve(carrier, lambda: None, ready.set)
             except BaseException as error:  # noqa: BLE001  Raised below.
                 raised.append(error)
                 ready.set()
@@ -84,13 +97,42 @@ def open_gateway(
         try:
             assert ready.wait(WAIT_S)
             if not raised:
-                yield GatewayWorker(node, bus)
+                yield GatewayWorker(node, carrier)
         finally:
             node.stop()
             thread.join(WAIT_S)
             assert not thread.is_alive()
     if raised:
         raise raised[0]
+
+
+class Sender:
+    """A vehicle that sends frames over a bus and receives the replies."""
+
+    def __init__(self, bus: Bus, vehicle: str = "car") -> None:
+        self._bus = bus
+        self._replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
+        bus.subscribe(
+            MASKS.filter(vehicle=vehicle), 1, lambda delivery: self._replies.put(unpack_result(delivery.payload))
+        )
+
+    def send(self, *messages: FrameMessage) -> None:
+        """Publishes frames."""
+        for message in messages:
+            topic = FRAMES.of(model=message.model, vehicle=message.id.vehicle, camera=message.id.camera)
+            properties = Properties(correlation=str(message.id).encode())
+            self._bus.publish(topic, pack_frame(message), qos=1, properties=properties)
+
+    def replies(self, count: int) -> list[ResultMessage]:
+        """Waits for the next replies."""
+        return [self._replies.get(timeout=WAIT_S) for _ in range(count)]
+
+    def answer_to(self, message: FrameMessage) -> ResultMessage:
+        """Publishes a frame and waits for the next reply, which must be that to this frame."""
+        self.send(message)
+        (reply,) = self.replies(1)
+        assert reply.id == message.id
+        return reply
 
 
 class Gate:

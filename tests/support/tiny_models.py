@@ -38,16 +38,15 @@ _OUTPUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def write(root: Path, task: str, *, nan_for_black: bool = False) -> str:
-    """Writes a model's folder into a repository; returns the model's name.
+def write(root: Path, task: str) -> str:
+    """Writes a model's folder into a repository; returns the model's name, which is that of its task.
 
-    With `nan_for_black`, the model has a square root whose result is NaN for a black image.
+    The model of raw tensors has a square root whose result is NaN for a black image.
     """
-    name = f"{task}-nan" if nan_for_black else task
-    folder = root / name
+    folder = root / task
     folder.mkdir()
     path = folder / "model.keras"
-    _network(task, nan_for_black=nan_for_black).save(path)
+    _network(task).save(path)
     labels = [{"name": f"class-{number}", "colour": [number, 0, 0]} for number in range(CLASSES)]
     manifest = {
         "task": task,
@@ -60,17 +59,17 @@ def write(root: Path, task: str, *, nan_for_black: bool = False) -> str:
         **({} if task == "tensors" else {"labels": labels}),
     }
     (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
-    return name
+    return task
 
 
-def _network(task: str, *, nan_for_black: bool) -> Any:
+def _network(task: str) -> Any:
     keras.utils.set_random_seed(3)
     layers = keras.layers
     images = keras.Input((HEIGHT, WIDTH, 3), name="images")
     features = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(images)
     features = layers.DepthwiseConv2D(3, padding="same")(features)
     features = features * keras.ops.relu6(features + 3.0) / 6.0
-    if nan_for_black:
+    if task == "tensors":
         features = keras.ops.sqrt(keras.ops.mean(images, axis=(1, 2, 3), keepdims=True)) * features
     means = keras.ops.mean(features, axis=(1, 2))
     match task:

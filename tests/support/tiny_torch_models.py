@@ -18,12 +18,11 @@ _HEADS = {"segmentation": 1, "classification": 1, "detection": 2, "tensors": 2}
 def write(repository: Repository, source: str, name: str) -> None:
     """Writes `source`, a model of `tests.support.tiny_models`, as TorchScript with the same float input."""
     torch: Any = import_module("torch")
-    task = source.removesuffix("-nan")
     weights = [
         torch.from_numpy(each)
         for each in tiny_models.keras.saving.load_model(repository.find(source).file()).get_weights()
     ]
-    network = _network(torch, task, weights, nan_for_black=source != task)
+    network = _network(torch, source, weights)
     folder = repository.root / name
     folder.mkdir()
     with torch.inference_mode(), warnings.catch_warnings():
@@ -34,12 +33,12 @@ def write(repository: Repository, source: str, name: str) -> None:
     outputs = manifest["outputs"].values() if "outputs" in manifest else [manifest["output"]]
     for position, output in enumerate(outputs):
         output["tensor"] = str(position)
-    assert len(outputs) == _HEADS[task]
+    assert len(outputs) == _HEADS[source]
     changes = {"format": "torchscript", "file": "model.pt", "sha256": tree_sha256(Path(folder / "model.pt"))}
     (folder / MANIFEST_NAME).write_text(yaml.safe_dump({**manifest, **changes}))
 
 
-def _network(torch: Any, task: str, weights: list[Any], *, nan_for_black: bool) -> Any:
+def _network(torch: Any, task: str, weights: list[Any]) -> Any:
     functional = torch.nn.functional
     kernel, bias, spatial, spatial_bias, *rest = weights
 
@@ -50,7 +49,7 @@ def _network(torch: Any, task: str, weights: list[Any], *, nan_for_black: bool) 
             filters = spatial.permute(2, 3, 0, 1)
             features = functional.conv2d(features, filters, spatial_bias, 1, 1, groups=len(filters))
             features = features * functional.relu6(features + 3.0) / 6.0
-            if nan_for_black:
+            if task == "tensors":
                 features = images.mean((1, 2, 3), keepdim=True).sqrt() * features
             means = features.mean((2, 3))
             if task == "segmentation":

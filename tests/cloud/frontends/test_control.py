@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -8,53 +8,51 @@ from shared.messages import topics
 from shared.messages.control import ControlRequest, ModelState, Verb, pack_request
 from shared.messages.frame import ResultMessage, Status, pack_frame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
-from shared.mqtt.bus import Ack, Bus, Properties
+from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
 from shared.network.address import Address
-from tests.support.control import WAIT_S, FakeRepository, WorkerRig, open_worker
+from tests.support.control import FakeRepository, WorkerRig, open_worker
+from tests.support.gateway import WAIT_S
 from tests.support.memory_bus import MemoryBus
 from tests.support.tiny_model import frame
 
 TWO = {"tiny": ("1", "2"), "other": ("1",)}
 
 
+@pytest.fixture(name="rig")
+def _rig() -> Iterator[WorkerRig]:
+    """A worker that serves the first of two versions of `tiny`, and has another model."""
+    with open_worker(FakeRepository(**TWO)) as rig:
+        yield rig
+
+
 def _states(rig: WorkerRig) -> dict[tuple[str, str], str]:
     return {(entry.model, entry.version): entry.state for entry in rig.request(Verb.LIST).models}
 
 
-def test_a_list_has_the_served_and_the_available_versions() -> None:
+def test_a_list_has_the_served_and_the_available_versions(rig: WorkerRig) -> None:
     """The list shows which versions can be loaded."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        assert _states(rig) == {("tiny", "1"): "current", ("tiny", "2"): "available", ("other", "1"): "available"}
-        (entry, _) = rig.request(Verb.LIST, "tiny").models
-        assert (entry.task, entry.engine, entry.sha256) == ("segmentation", "tensorflow fp32", "ab" * 32)
+    assert _states(rig) == {("tiny", "1"): "current", ("tiny", "2"): "available", ("other", "1"): "available"}
+    (entry, _) = rig.request(Verb.LIST, "tiny").models
+    assert (entry.task, entry.engine, entry.sha256) == ("segmentation", "tensorflow fp32", "ab" * 32)
 
 
-def test_metadata_and_readiness_can_be_asked_for() -> None:
+def test_metadata_and_readiness_can_be_asked_for(rig: WorkerRig) -> None:
     """Both work for served versions, metadata also for versions that can be loaded."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        assert rig.request(Verb.READY).is_ready
-        assert rig.request(Verb.READY, "tiny").is_ready
-        assert not rig.request(Verb.READY, "tiny", "2").is_ready
-        served, could_be = rig.request(Verb.METADATA, "tiny"), rig.request(Verb.METADATA, "tiny", "2")
-        assert served.card is not None
-        assert could_be.card is not None
-        assert (served.card.version, served.models[0].state) == ("1", ModelState.CURRENT)
-        assert (could_be.card.version, could_be.models) == ("2", ())
-        assert "no model 'huge'" in rig.request(Verb.METADATA, "huge").error
+    assert rig.request(Verb.READY).is_ready
+    assert rig.request(Verb.READY, "tiny").is_ready
+    assert not rig.request(Verb.READY, "tiny", "2").is_ready
+    served, could_be = rig.request(Verb.METADATA, "tiny"), rig.request(Verb.METADATA, "tiny", "2")
+    assert served.card is not None
+    assert could_be.card is not None
+    assert (served.card.version, served.models[0].state) == ("1", ModelState.CURRENT)
+    assert (could_be.card.version, could_be.models) == ("2", ())
+    assert "no model 'huge'" in rig.request(Verb.METADATA, "huge").error
 
 
-@pytest.fixture(params=["memory", "mosquitto"])
-def bus(request: pytest.FixtureRequest) -> Bus | None:
-    """The bus of the worker, which closes it; None for a bus in memory."""
-    if request.param == "memory":
-        return None
-    broker: Broker = request.getfixturevalue("mosquitto_broker")
-    return MqttBus(Address.parse(broker.url), "test-worker")
-
-
-def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | None) -> None:
+def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(mosquitto_broker: Broker) -> None:
     """Frames sent before the load get the old or the new version, later ones the new one; the old one is freed."""
+    bus = MqttBus(Address.parse(mosquitto_broker.url), "test-worker")
     with open_worker(FakeRepository(**TWO), bus=bus) as rig:
         stop = threading.Event()
         sent: list[int] = []
@@ -84,52 +82,48 @@ def test_a_new_version_takes_over_and_no_frame_is_lost_or_refused(bus: Bus | Non
     assert versions == sorted(versions)
 
 
-def test_a_load_blocks_neither_frames_nor_lists() -> None:
+def test_a_load_blocks_neither_frames_nor_lists(rig: WorkerRig) -> None:
     """A load takes seconds; the list shows that it is in progress."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.repository.gate.clear()
-        nonce = rig.ask(Verb.LOAD, "other")
-        assert rig.repository.began.wait(WAIT_S)
-        rig.send(1)
-        assert rig.answer().status is Status.ANSWERED
-        assert _states(rig)["other", "1"] == "loading"
-        rig.repository.gate.set()
-        assert rig.replies.get(timeout=WAIT_S).nonce == nonce
+    rig.repository.gate.clear()
+    nonce = rig.ask(Verb.LOAD, "other")
+    assert rig.repository.began.wait(WAIT_S)
+    rig.send(1)
+    assert rig.answer().status is Status.ANSWERED
+    assert _states(rig)["other", "1"] == "loading"
+    rig.repository.gate.set()
+    assert rig.replies.get(timeout=WAIT_S).nonce == nonce
 
 
-def test_a_new_model_is_announced_and_served() -> None:
+def test_a_new_model_is_announced_and_served(rig: WorkerRig) -> None:
     """The announcement follows when its frames are received."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        assert [card.name for card in rig.statuses.get(timeout=WAIT_S).cards] == ["tiny"]
-        rig.request(Verb.LOAD, "other")
-        assert [card.name for card in rig.statuses.get(timeout=WAIT_S).cards] == ["other", "tiny"]
-        rig.send(7, "other")
-        assert (rig.answer().model, _states(rig)["other", "1"]) == ("other", "current")
+    assert [card.name for card in rig.statuses.get(timeout=WAIT_S).cards] == ["tiny"]
+    rig.request(Verb.LOAD, "other")
+    assert [card.name for card in rig.statuses.get(timeout=WAIT_S).cards] == ["other", "tiny"]
+    rig.send(7, "other")
+    assert (rig.answer().model, _states(rig)["other", "1"]) == ("other", "current")
 
 
-def test_a_kept_version_serves_frames_that_name_it() -> None:
+def test_a_kept_version_serves_frames_that_name_it(rig: WorkerRig) -> None:
     """An operator can make it current again without loading it."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.request(Verb.LOAD, "tiny", "2", keep=True)
-        for version, answered_by in ((None, "2"), ("1", "1"), ("2", "2")):
-            rig.send(1, version=version)
-            assert rig.answer().model_version == answered_by
-        rig.repository.began.clear()
-        assert rig.request(Verb.LOAD, "tiny", "1").models[0].version == "1"
-        assert not rig.repository.began.is_set()
-        assert rig.repository.engines["tiny", "2"].closed.wait(WAIT_S)
-        assert _states(rig)["tiny", "2"] == "available"
+    rig.request(Verb.LOAD, "tiny", "2", keep=True)
+    for version, answered_by in ((None, "2"), ("1", "1"), ("2", "2")):
+        rig.send(1, version=version)
+        assert rig.answer().model_version == answered_by
+    rig.repository.began.clear()
+    assert rig.request(Verb.LOAD, "tiny", "1").models[0].version == "1"
+    assert not rig.repository.began.is_set()
+    assert rig.repository.engines["tiny", "2"].closed.wait(WAIT_S)
+    assert _states(rig)["tiny", "2"] == "available"
 
 
-def test_a_failed_load_changes_nothing() -> None:
+def test_a_failed_load_changes_nothing(rig: WorkerRig) -> None:
     """The reply has the reason."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.repository.broken.add(("tiny", "2"))
-        assert rig.request(Verb.LOAD, "tiny", "2").error == "tiny cannot be run"
-        assert "no model 'huge'" in rig.request(Verb.LOAD, "huge").error
-        rig.send(3)
-        assert rig.answer().model_version == "1"
-        assert rig.node.counts["control_refused_failed"] == 2
+    rig.repository.broken.add(("tiny", "2"))
+    assert rig.request(Verb.LOAD, "tiny", "2").error == "tiny cannot be run"
+    assert "no model 'huge'" in rig.request(Verb.LOAD, "huge").error
+    rig.send(3)
+    assert rig.answer().model_version == "1"
+    assert rig.node.counts["control_refused_failed"] == 2
 
 
 def test_an_unloaded_model_serves_accepted_frames_and_refuses_later_ones() -> None:
@@ -188,17 +182,6 @@ def test_without_shared_subscriptions_a_model_of_another_worker_is_not_loaded() 
             assert _states(rig)["other", "1"] == "available"
 
 
-def test_one_version_can_be_unloaded_alone() -> None:
-    """Frames of the other version are not affected."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.request(Verb.LOAD, "tiny", "2", keep=True)
-        rig.request(Verb.UNLOAD, "tiny", "2")
-        rig.send(1)
-        assert rig.answer().model_version == "1"
-        rig.send(2, version="2")
-        assert rig.answer().reason == "tiny version 2 is not served here: ask for tiny version 1"
-
-
 def test_a_model_that_is_loaded_after_the_stop_is_freed() -> None:
     """The operator gets an error."""
     repository = FakeRepository(**TWO)
@@ -242,14 +225,15 @@ def _send(rig: WorkerRig, verb: str, payload: bytes, properties: Properties | No
     ],
     ids=["foreign response topic", "a path", "unknown verb"],
 )
-def test_invalid_requests_are_refused_and_counted(send: Callable[[WorkerRig], None], reason: str, error: str) -> None:
+def test_invalid_requests_are_refused_and_counted(
+    rig: WorkerRig, send: Callable[[WorkerRig], None], reason: str, error: str
+) -> None:
     """Frames are not affected."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        send(rig)
-        assert rig.replies.get(timeout=WAIT_S).error.startswith(error)
-        assert rig.node.counts[f"control_refused_{reason}"] == 1
-        rig.send(1)
-        assert rig.answer().model_version == "1"
+    send(rig)
+    assert rig.replies.get(timeout=WAIT_S).error.startswith(error)
+    assert rig.node.counts[f"control_refused_{reason}"] == 1
+    rig.send(1)
+    assert rig.answer().model_version == "1"
 
 
 def test_other_operators_are_refused() -> None:
@@ -260,13 +244,12 @@ def test_other_operators_are_refused() -> None:
         assert rig.node.counts == {"control_refused_operator": 1}
 
 
-def test_unreadable_requests_are_counted() -> None:
+def test_unreadable_requests_are_counted(rig: WorkerRig) -> None:
     """No reply can be sent to them."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        _send(rig, "list", b"\xc1")
-        _send(rig, "list", bytes(1 << 20))
-        rig.request(Verb.LIST)
-        assert rig.node.counts == {"control_refused_unreadable": 2}
+    _send(rig, "list", b"\xc1")
+    _send(rig, "list", bytes(1 << 20))
+    rig.request(Verb.LIST)
+    assert rig.node.counts == {"control_refused_unreadable": 2}
 
 
 def test_retained_requests_are_counted_and_ignored() -> None:
@@ -279,30 +262,13 @@ def test_retained_requests_are_counted_and_ignored() -> None:
             assert rig.node.counts == {"control_refused_retained": 1}
 
 
-def test_loads_that_pile_up_are_refused() -> None:
+def test_loads_that_pile_up_are_refused(rig: WorkerRig) -> None:
     """The queue of changes is bounded."""
-    with open_worker(FakeRepository(**TWO)) as rig:
-        rig.repository.gate.clear()
-        rig.ask(Verb.LOAD, "other")
-        assert rig.repository.began.wait(WAIT_S)
-        for _ in range(5):
-            rig.ask(Verb.LOAD, "tiny", "2")
-        assert "loads and unloads wait already" in rig.replies.get(timeout=WAIT_S).error
-        rig.repository.gate.set()
-        assert {rig.replies.get(timeout=WAIT_S).error for _ in range(5)} == {""}
-
-
-def test_control_can_be_disabled() -> None:
-    """The broker reports to the operator that the request has no subscriber."""
-    with open_worker(FakeRepository(**TWO), control=False) as rig:
-        acks: list[Ack] = []
-        acknowledged = threading.Event()
-
-        def tell(ack: Ack) -> None:
-            acks.append(ack)
-            acknowledged.set()
-
-        topic = topics.CONTROL.of(worker="w", verb="list")
-        rig.bus.publish(topic, pack_request(REQUEST), qos=1, acknowledged=tell)
-        assert acknowledged.wait(WAIT_S)
-        assert acks[0].no_subscriber
+    rig.repository.gate.clear()
+    rig.ask(Verb.LOAD, "other")
+    assert rig.repository.began.wait(WAIT_S)
+    for _ in range(5):
+        rig.ask(Verb.LOAD, "tiny", "2")
+    assert "loads and unloads wait already" in rig.replies.get(timeout=WAIT_S).error
+    rig.repository.gate.set()
+    assert {rig.replies.get(timeout=WAIT_S).error for _ in range(5)} == {""}

@@ -2,8 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,17 @@ import pytest
 from cloud.config import CloudConfig
 from cloud.frontends.mqtt import LoadReports
 from cloud.node import CloudNode
-from cloud.serving.request import Request
-from shared.inference.model import Model
 from shared.messages.frame import Status, pack_frame, unpack_result
 from shared.messages.load import LoadReport, unpack_load
 from shared.messages.topics import FRAMES, LOADS, MASKS
 from shared.mqtt.bus import Bus, Delivery
 from shared.stages import Stage
+from tests.support.cloud_requests import make_request
+from tests.support.gateway import WAIT_S, Gate, Sender, open_gateway
 from tests.support.memory_bus import MemoryBus
 from tests.support.mqtt_bus import connect, free_port, mosquitto_with
 from tests.support.tiny_model import frame, model
 
-WAIT_S = 60.0
 RESEND_S = 5.0
 _TOPIC = LOADS.of(worker="w")
 
@@ -45,47 +43,18 @@ class _Reports:
         return report
 
 
-@contextmanager
-def _serving(bus: Bus, served: Model) -> Iterator[CloudNode]:
-    node, ready = CloudNode([served], CloudConfig(worker="w"), session="s9"), threading.Event()
-    thread = threading.Thread(target=lambda: node.serve(bus, lambda: None, ready.set))
-    thread.start()
-    try:
-        assert ready.wait(WAIT_S)
-        yield node
-    finally:
-        node.stop()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-
-
-@pytest.fixture(name="bus")
-def _bus() -> Iterator[MemoryBus]:
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
-        yield bus
-
-
-def _request(sequence: int = 0) -> Request:
-    return Request(b"", "car", "left", "tiny", lambda _: None, {Stage.RECEIVED: sequence}, max_reply_bytes=1000)
-
-
 def test_a_worker_reports_when_it_goes_online_and_when_it_becomes_busy_and_idle(bus: MemoryBus) -> None:
     """Vehicles learn of a free worker at once; the busy one counts every frame without a reply."""
-    gate = threading.Event()
-
-    def act() -> None:
-        assert gate.wait(WAIT_S)
-
-    reports = _Reports(bus)
-    with _serving(bus, model(act)):
+    gate = Gate()
+    gate.close()
+    with open_gateway(model(gate), http=None, bus=bus) as worker:
+        reports = _Reports(bus)
         first = reports.next()
         assert first.session == "s9"
         assert (first.models["tiny"].queue, first.models["tiny"].free) == (0, 64)
-        for sequence in range(3):
-            bus.publish(FRAMES.of(model="tiny", vehicle="car", camera="left"), pack_frame(frame(sequence)), qos=1)
+        Sender(worker.bus).send(*(frame(sequence) for sequence in range(3)))
         reports.until_queue(3)
-        gate.set()
+        gate.open()
         reports.until_queue(0)
 
 
@@ -104,10 +73,10 @@ def test_closing_removes_the_report(bus: MemoryBus) -> None:
 
 def test_an_announcement_repeats_the_report(bus: MemoryBus) -> None:
     """The node announces itself after each reconnect, because a restarted broker has lost retained messages."""
-    reports = _Reports(bus)
-    with _serving(bus, model()) as node:
+    with open_gateway(model(), http=None, bus=bus) as worker:
+        reports = _Reports(bus)
         first = reports.next()
-        node.announce()
+        worker.node.announce()
         assert reports.next() == first
 
 
@@ -118,8 +87,8 @@ def test_the_rate_of_reports_is_limited(bus: MemoryBus) -> None:
     reports = LoadReports(node, bus, lambda: True)
     reports.start()
     inbox.next()
-    for sequence in range(100):
-        request = _request(sequence)
+    for sequence in range(40):
+        request = make_request(times={Stage.RECEIVED: sequence})
         node.in_flight.add(request)
         threading.Event().wait(0.01)
         request.finish()
@@ -175,7 +144,7 @@ def test_a_broker_that_denies_reports_costs_nothing_else(tmp_path: Path) -> None
         vehicle = connect(broker.url)
         replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         vehicle.subscribe(MASKS.filter(), 1, replies.put)
-        with _serving(connect(broker.url), model()):
+        with open_gateway(model(), http=None, bus=connect(broker.url)):
             for sequence in range(3):  # Each makes the worker busy, and idle again.
                 topic = FRAMES.of(model="tiny", vehicle="car", camera="left")
                 reply = None

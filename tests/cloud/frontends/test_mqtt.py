@@ -90,14 +90,6 @@ class Rig:
         return taken[0]
 
 
-@pytest.fixture(name="bus")
-def _bus() -> Iterator[MemoryBus]:
-    """A bus with shared subscriptions."""
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
-        yield bus
-
-
 @contextmanager
 def running(rig: Rig) -> Iterator[Rig]:
     """Starts the frontend, and closes it."""
@@ -227,38 +219,28 @@ def test_a_worker_announces_its_start_and_its_end(bus: MemoryBus) -> None:
     assert unpack_status(worker_will("w", "s9").payload).state is NodeState.OFFLINE
 
 
-def _other(state: NodeState, *cards: ModelCard) -> Callable[[MemoryBus], None]:
-    def announce(bus: MemoryBus) -> None:
-        bus.publish(
-            WORKER_STATUS.of(worker="other"), pack_status(NodeStatus(state, "s8", 1, cards)), qos=1, retained=True
-        )
-
-    return announce
+def _announce(bus: MemoryBus, state: NodeState, *cards: ModelCard) -> None:
+    """Announces another worker, which is named after its state."""
+    status = pack_status(NodeStatus(state, "s8", 1, cards))
+    bus.publish(WORKER_STATUS.of(worker=f"other-{state}"), status, qos=1, retained=True)
 
 
 def test_without_shared_subscriptions_a_second_worker_is_refused() -> None:
     """Both workers would reply to every frame."""
     with MemoryBus() as bus:
-        _other(NodeState.ONLINE, model().card)(bus)
-        problem = r"worker 'other' already serves tiny .* use Mosquitto, or stop"
+        _announce(bus, NodeState.ONLINE, model().card)
+        problem = r"worker 'other-online' already serves tiny .* use Mosquitto, or stop"
         with pytest.raises(SecondWorkerError, match=problem), running(Rig(bus)):
             pytest.fail("it was started")
 
 
-@pytest.mark.parametrize(
-    "announce",
-    [
-        _other(NodeState.OFFLINE),
-        _other(NodeState.STOPPING, model().card),
-        _other(NodeState.ONLINE),
-        lambda bus: bus.publish(WORKER_STATUS.of(worker="other"), b"garbage", qos=1, retained=True),
-    ],
-    ids=["offline", "stopping", "other models", "unreadable"],
-)
-def test_without_shared_subscriptions_a_harmless_status_is_ignored(announce: Callable[[MemoryBus], None]) -> None:
+def test_without_shared_subscriptions_a_harmless_status_is_ignored() -> None:
     """A retained status may be old; only a worker that is online with the same model is a conflict."""
     with MemoryBus() as bus:
-        announce(bus)
+        _announce(bus, NodeState.OFFLINE)
+        _announce(bus, NodeState.STOPPING, model().card)
+        _announce(bus, NodeState.ONLINE)
+        bus.publish(WORKER_STATUS.of(worker="unreadable"), b"garbage", qos=1, retained=True)
         with running(Rig(bus)) as rig:
             rig.send(pack_frame(FRAME))
             rig.settle()

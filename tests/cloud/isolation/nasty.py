@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from shared.models.manifest import (
     Precision,
 )
 
-RAISE, BUG, SLEEP, HANG, EXIT, CRASH, EAT, WIDE = range(240, 248)
+RAISE, BUG, HANG, EXIT, CRASH, EAT, WIDE = range(240, 247)
 
 
 HEIGHT, WIDTH = 8, 12
@@ -52,11 +51,8 @@ class Nasty:
                 raise InferenceError("the model returned NaN")
             case number if number == BUG:
                 raise ZeroDivisionError("a bug")
-            case number if number == SLEEP:
-                _tell_stuck()
-                time.sleep(3600)
             case number if number == HANG:
-                _tell_stuck()
+                os.write(2, b"stuck\n")
                 ctypes.PyDLL(None).sleep(3600)  # Holds the interpreter's lock: no Python thread could end this.
             case number if number == EXIT:
                 os._exit(7)
@@ -79,13 +75,8 @@ class Watched(IsolatedEngine):
 
     def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
         """See Engine."""
-        hangs = bool(np.isin(batch, (SLEEP, HANG)).any())
-        self.limits = replace(self.limits, hang_s=0.5 if hangs else PATIENT.hang_s)
+        self.limits = replace(self.limits, hang_s=0.5 if (batch == HANG).any() else PATIENT.hang_s)
         return super().infer(batch)
-
-
-def _tell_stuck() -> None:
-    os.write(2, b"stuck\n")
 
 
 def manifest() -> Manifest:

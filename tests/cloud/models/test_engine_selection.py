@@ -97,24 +97,17 @@ def test_a_changed_file_is_measured_again(workshop: Any) -> None:
     assert not _select(workshop).remembered
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"form": 2}',
-        '{"form": 2, "choices": []}',
-        '{"form": 9, "choices": {}}',
-        '{"choices": {"k": {"chosen": "m"}}}',
-    ],
-)
-def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path, content: str) -> None:
+def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path) -> None:
     """It must not end the start of a worker."""
-    cache.write_text(content)
     _add(workshop)
-    assert not _select(workshop).remembered
+    first = _select(workshop).measurement
+    (key,) = json.loads(cache.read_text())["choices"]
+    for content in ("", "[]", '{"form": 2}', '{"form": 9, "choices": {}}', '{"choices": {"k": {"chosen": "m"}}}'):
+        cache.write_text(content)
+        assert engine_cache.load(key) is None
+        engine_cache.store(key, first)
+        assert json.loads(cache.read_text())["choices"].keys() == {key}
     assert _select(workshop).remembered
-    assert len(json.loads(cache.read_text())["choices"]) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -197,7 +190,7 @@ def test_a_race_runs_each_candidate_once_per_round() -> None:
     assert {len(each) for each in took_ms.values()} == {3}
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_over_the_rounds_each_follows_each_other_equally_often(count: int) -> None:
     """Spinning threads of one run slow down the next one."""
     rounds = [turns(range(count), number) for number in range(2 * count)]

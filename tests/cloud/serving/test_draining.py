@@ -7,28 +7,14 @@ from cloud.serving.batching import Batcher
 from cloud.serving.replies import Postprocessor, Replier
 from cloud.serving.request import Request
 from shared import clock
-from shared.messages.frame import FrameHeader, Status
-from shared.stages import Stage
+from shared.messages.frame import Status
+from tests.support.cloud_requests import make_request
 from tests.support.gateway import WAIT_S, open_gateway
 from tests.support.tiny_model import frame, model
 
 FRAMES = 8
-DRAIN_S = 5.0  # The worker waits as long for its decoders, and for the engine after that.
+DRAIN_S = 2.0  # The worker waits as long for its decoders, and for the engine after that.
 POLL_S = 0.05
-
-
-def request() -> Request:
-    """A frame without a deadline."""
-    return Request(
-        payload=b"",
-        vehicle="car",
-        camera="left",
-        model="tiny",
-        reply=lambda _: None,
-        times={Stage.RECEIVED: clock.now_ns()},
-        max_reply_bytes=1 << 20,
-        header=FrameHeader(),
-    )
 
 
 def test_no_decoder_waits_for_a_batcher_that_is_closed() -> None:
@@ -69,7 +55,7 @@ def test_a_frame_is_chosen_again_when_its_batcher_closes() -> None:
         return "next version"
 
     taker = threading.Thread(target=lambda: chosen.append(admission.take(choose)))
-    admission.offer(request())
+    admission.offer(make_request())
     taker.start()
     assert refused.wait(WAIT_S)
     batcher.close()
@@ -87,7 +73,7 @@ def test_abandoned_frames_end_the_wait_of_every_decoder() -> None:
 
     takers = [threading.Thread(target=admission.take, args=(choose,)) for _ in range(3)]
     for _ in range(4):
-        admission.offer(request())
+        admission.offer(make_request())
     for taker in takers:
         taker.start()
         assert waited.acquire(timeout=WAIT_S)

@@ -1,16 +1,12 @@
 """The load that a worker reports, against what its frames then experience."""
 
-import queue
-import threading
+import dataclasses
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy.typing as npt
 import pytest
+from msgspec.structs import replace
 
 from cloud.config import CloudConfig
 from cloud.node import CloudNode
@@ -18,17 +14,14 @@ from shared import clock
 from shared.clock import Deadline
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
-from shared.messages.frame import ResultMessage, Status, pack_frame, unpack_result
+from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import WorkerLoad
-from shared.messages.topics import FRAMES, MASKS
 from shared.models.manifest import BatchingSection
-from shared.mqtt.bus import Properties
 from shared.stages import Stage
 from tests.support.batching import BatcherRig, GatedEngine
-from tests.support.memory_bus import MemoryBus
+from tests.support.gateway import WAIT_S, Gate, Sender, open_gateway
 from tests.support.tiny_model import Engine, frame, model
 
-WAIT_S = 60.0
 _MS = 1_000_000
 _INFERENCE_S = 0.1
 
@@ -49,59 +42,23 @@ class _FixedTimeEngine(Engine):
 def _model(engine: Engine, max_size: int = 1, instances: int = 1) -> Model:
     tiny = model(engine=engine)
     manifest = tiny.manifest.model_copy(update={"batching": BatchingSection(max_size=max_size)})
-    served = Model(manifest, replace(tiny.card, warm_ms=_INFERENCE_S * 1e3), engine)
+    served = Model(manifest, dataclasses.replace(tiny.card, warm_ms=_INFERENCE_S * 1e3), engine)
     served.instances = instances
     return served
-
-
-class _Serving:
-    """A worker in its thread, and the replies to its vehicle."""
-
-    def __init__(self, bus: MemoryBus, served: Model, config: CloudConfig) -> None:
-        self.node = CloudNode([served], config, session="s9")
-        self._bus = bus
-        self._replies: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
-        bus.subscribe(MASKS.filter(), 1, lambda delivery: self._replies.put(unpack_result(delivery.payload)))
-
-    def send(self, sequence: int, version: str | None = None, budget_ms: int | None = None) -> None:
-        """Publishes a frame."""
-        message = msgspec.structs.replace(frame(sequence, version=version), deadline=Deadline.after_ms(budget_ms))
-        topic = FRAMES.of(model="tiny", vehicle="car", camera="left")
-        properties = Properties(correlation=str(message.id).encode())
-        self._bus.publish(topic, pack_frame(message), qos=1, properties=properties)
-
-    def replies(self, count: int) -> Sequence[ResultMessage]:
-        """Waits for replies."""
-        return [self._replies.get(timeout=WAIT_S) for _ in range(count)]
-
-
-@contextmanager
-def _serving(served: Model, **settings: Any) -> Iterator[_Serving]:
-    with MemoryBus() as bus:
-        bus.supports_shared_subscriptions = True
-        serving = _Serving(bus, served, CloudConfig(worker="w", **settings))
-        ready = threading.Event()
-        thread = threading.Thread(target=lambda: serving.node.serve(bus, lambda: None, ready.set))
-        thread.start()
-        try:
-            assert ready.wait(WAIT_S)
-            yield serving
-        finally:
-            serving.node.stop()
-            thread.join(WAIT_S)
 
 
 def _times(reply: ResultMessage) -> dict[str, int]:
     return {stamp.stage: stamp.at_ns for stamp in reply.stamps}
 
 
-@pytest.mark.parametrize(("max_size", "instances", "frames"), [(1, 1, 8), (1, 2, 16), (4, 1, 32), (4, 2, 64)])
+@pytest.mark.parametrize(("max_size", "instances", "frames"), [(1, 1, 8), (4, 2, 64)])
 def test_the_wait_ends_when_the_engine_is_free(max_size: int, instances: int, frames: int) -> None:
     """Every reply predicts when an engine can take one more frame; the stamps of the last ones show when it could."""
-    with _serving(_model(_FixedTimeEngine(), max_size, instances), max_frames=256) as serving:
-        for sequence in range(frames):
-            serving.send(sequence)
-        replies = serving.replies(frames)
+    served = _model(_FixedTimeEngine(), max_size, instances)
+    with open_gateway(served, http=None, max_frames=256) as worker:
+        sender = Sender(worker.bus)
+        sender.send(*(frame(sequence) for sequence in range(frames)))
+        replies = sender.replies(frames)
     batches = {times["batched"]: times["inferred"] for times in map(_times, replies)}
     free_ns = sorted(batches.values())[-instances]
     longest_ns = max(inferred_ns - batched_ns for batched_ns, inferred_ns in batches.items())
@@ -120,21 +77,16 @@ def test_the_wait_ends_when_the_engine_is_free(max_size: int, instances: int, fr
 
 def test_every_kind_of_reply_has_the_load() -> None:
     """A vehicle whose frames are refused must learn why it should use another worker."""
-    gate = threading.Event()
-
-    def act() -> None:
-        assert gate.wait(WAIT_S)
-
-    with _serving(_model(Engine(act)), max_frames=1, decoders=1) as serving:
-        serving.send(0, budget_ms=0)
-        (expired,) = serving.replies(1)
-        for sequence in range(1, 6):
-            serving.send(sequence)
-        (overloaded,) = serving.replies(1)
-        gate.set()
-        others = serving.replies(4)
-        serving.send(6, version="9")
-        (rejected,) = serving.replies(1)
+    gate = Gate()
+    gate.close()
+    with open_gateway(_model(Engine(gate)), http=None, max_frames=1, decoders=1) as worker:
+        sender = Sender(worker.bus)
+        expired = sender.answer_to(replace(frame(0), deadline=Deadline.after_ms(0)))
+        sender.send(*(frame(sequence) for sequence in range(1, 6)))
+        (overloaded,) = sender.replies(1)
+        gate.open()
+        others = sender.replies(4)
+        rejected = sender.answer_to(frame(6, version="9"))
     assert (expired.status, overloaded.status, rejected.status) == (
         Status.EXPIRED, Status.OVERLOADED, Status.REJECTED,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from shared.messages.results import Classification, Detections, Tensors
 from shared.stages import Stage
 from shared.task import task_named
 from tests.shared.tasks.parts import HEIGHT, WIDTH, card, manifest, message
+from tests.support.cloud_requests import make_request
 
 WAIT_S = 60.0
 SIZE = (HEIGHT, WIDTH)
@@ -42,10 +43,14 @@ def _answers(
     thread = threading.Thread(target=postprocessor.run)
     thread.start()
     for want, geometry in requested:
-        request = Request(
-            b"", "car", "left", "tiny", answers.append, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, max_reply_bytes,
-            message=message(want, geometry), outputs=OUTPUTS[task], batch_size=1,
-        )  # fmt: skip
+        request = make_request(
+            reply=answers.append,
+            times={Stage.RECEIVED: 0, Stage.INFERRED: 0},
+            max_reply_bytes=max_reply_bytes,
+            message=message(want, geometry),
+            outputs=OUTPUTS[task],
+            batch_size=1,
+        )
         postprocessor.put(request, model)
     postprocessor.close()
     thread.join(WAIT_S)
@@ -139,10 +144,9 @@ def test_the_expected_time_counts_the_results_that_wait(monkeypatch: pytest.Monk
     assert (postprocessor.expected_ns, postprocessor.spacing_ns) == (0, 0)
 
     def request() -> Request:
-        return Request(
-            b"", "car", "left", "tiny", lambda _: None, {Stage.RECEIVED: 0, Stage.INFERRED: 0}, 10**6,
-            message=message(RequestOptions(), plan(Resize.CROP, *SIZE, *SIZE)), outputs=_SlowOutputs(now), batch_size=1,
-        )  # fmt: skip
+        plain = message(RequestOptions(), plan(Resize.CROP, *SIZE, *SIZE))
+        times = {Stage.RECEIVED: 0, Stage.INFERRED: 0}
+        return make_request(times=times, message=plain, outputs=_SlowOutputs(now), batch_size=1)
 
     postprocessor.process(request(), model)
     assert (postprocessor.expected_ns, postprocessor.spacing_ns) == (30_000_000, 15_000_000)

@@ -14,6 +14,7 @@ from shared.clock import Deadline
 from shared.messages.frame import FrameHeader, ResultMessage, Status
 from shared.messages.topics import FrameId
 from shared.stages import Stage
+from tests.support.cloud_requests import make_request
 
 WAIT_S = 60.0
 
@@ -36,14 +37,11 @@ class Rig:
     def submit(self, sequence: int = 0, vehicle: str = "car", budget_ms: int | None = None) -> None:
         """Submits a request for the model `tiny`."""
         self.submission.submit(
-            Request(
+            make_request(
                 payload=b"payload",
                 vehicle=vehicle,
-                camera="left",
-                model="tiny",
                 reply=self.replies.append,
                 times={Stage.RECEIVED: clock.now_ns() - 1_000_000},
-                max_reply_bytes=1000,
                 correlation=FrameId(vehicle, "left", "s1", sequence),
                 header=FrameHeader(deadline=Deadline.after_ms(budget_ms)),
                 refuse=self._refuse,

@@ -172,20 +172,15 @@ def test_sending_a_frame_may_take_longer_than_the_connect_timeout() -> None:
 
 
 @pytest.mark.parametrize("name", GRPC)
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [(b"\xff\xff\xff", "cannot be read"), (pack(b"hello"), "cannot be read"), (b"", "cannot be read")],
-    ids=["no protocol buffer", "no message", "nothing"],
-)
-def test_an_invalid_grpc_reply_fails_the_frame(name: str, reach: Open, body: bytes, reason: str) -> None:
+@pytest.mark.parametrize("body", [b"\xff\xff\xff", pack(b"hello"), b""], ids=["no protobuf", "no message", "nothing"])
+def test_an_invalid_grpc_reply_fails_the_frame(name: str, reach: Open, body: bytes) -> None:
     """The server is no Skylane worker, or a faulty one."""
     with grpc_server(lambda *_: body) as address:
         answer = outcome(reach(name, address))
     assert isinstance(answer, ResultMessage)
-    assert (answer.status, reason in answer.reason) == (Status.FAILED, True), answer.reason
+    assert (answer.status, "cannot be read" in answer.reason) == (Status.FAILED, True), answer.reason
 
 
-@pytest.mark.parametrize("name", GRPC)
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -196,7 +191,7 @@ def test_an_invalid_grpc_reply_fails_the_frame(name: str, reach: Open, body: byt
         ("UNKNOWN", Status.FAILED),
     ],
 )
-def test_grpc_status_codes_become_outcomes(name: str, reach: Open, code: str, status: Status) -> None:
+def test_grpc_status_codes_become_outcomes(reach: Open, code: str, status: Status) -> None:
     """The reason contains the server's message."""
 
     def refuse(_: bytes, context: Any) -> bytes:
@@ -204,7 +199,7 @@ def test_grpc_status_codes_become_outcomes(name: str, reach: Open, code: str, st
         raise AssertionError
 
     with grpc_server(refuse) as address:
-        answer = outcome(reach(name, address))
+        answer = outcome(reach("grpc", address))
     assert isinstance(answer, ResultMessage)
     assert (answer.status, answer.reason) == (status, f"{code.lower()}: no  [2Jsuch thing")
 

@@ -2,10 +2,12 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from msgspec.structs import replace
 
@@ -15,13 +17,14 @@ from edge.workers.worker_directory import NoWorkerError
 from ops.broker.certificate_authority import CertificateAuthority
 from shared import clock
 from shared.clock import Deadline
-from shared.inference.engine import InferenceError
+from shared.inference.engine import InferenceError, Outputs
 from shared.messages.frame import FrameMessage, RequestOptions, ResultMessage, Status
 from tests.edge.transports.conftest import DIRECT, WAIT_S, Open, await_problem
 from tests.support.gateway import GatewayWorker, open_gateway
-from tests.support.tiny_model import frame, model
+from tests.support.tiny_model import Engine, frame, model
 
 every_transport = pytest.mark.parametrize("name", DIRECT)
+each_channel = pytest.mark.parametrize("name", ["grpc", "oip-rest"])  # Transports of one kind share a channel.
 
 
 def address_of(worker: GatewayWorker, name: str) -> str:
@@ -50,57 +53,49 @@ def answer_in_time(transport: Transport, message: FrameMessage) -> ResultMessage
     return reply.read()
 
 
-@every_transport
-@pytest.mark.parametrize(
-    ("changes", "status", "reason"),
-    [
-        ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
-        ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
-        ({"version": "9"}, Status.REJECTED, "9"),
-        ({"deadline": Deadline(0)}, Status.EXPIRED, "deadline"),
-    ],
-    ids=["invalid image", "unknown codec", "unknown version", "no time left"],
-)
-def test_a_refusal_contains_the_workers_reason(
-    name: str,
-    reach: Open,
-    *,
-    changes: dict[str, object],
-    status: Status,
-    reason: str,
-) -> None:
-    """Every protocol transfers the reason."""
-    with open_gateway(model()) as worker:
-        transport = reach(name, address_of(worker, name))
-        transport.wait_for_card(WAIT_S)
-        while (answer := answer_in_time(transport, replace(frame(1), **changes))) is None:
-            pass  # A busy machine may not reply to a budget of 0 in time.
-    assert answer.status is status
-    assert reason in answer.reason
-    assert answer.worker == "w"
+FAILING = 13  # The engine fails for frames with this number.
 
 
-@every_transport
-def test_a_failure_of_the_engine_fails_its_frame_only(name: str, reach: Open) -> None:
-    """The next frame is answered."""
-    broken = threading.Event()
-    broken.set()
+class FailingEngine(Engine):
+    """Fails for some frames."""
 
-    def act() -> None:
-        if broken.is_set():
+    def infer(self, batch: npt.NDArray[np.uint8]) -> Outputs:
+        """See Engine."""
+        if batch[0, 0, 0, 0] == FAILING:
             raise InferenceError("no memory")
+        return super().infer(batch)
 
-    with open_gateway(model(act)) as worker:
-        transport = reach(name, address_of(worker, name))
-        transport.wait_for_card(WAIT_S)
-        _, failed = answer_to(transport, frame(1))
-        broken.clear()
-        _, answered = answer_to(transport, frame(2))
-    assert (failed.status, answered.status) == (Status.FAILED, Status.ANSWERED)
-    assert failed.reason
+
+REFUSALS: list[tuple[dict[str, Any], Status, str]] = [
+    ({"data": frame(FAILING).data}, Status.FAILED, "no memory"),
+    ({"codec": "jpeg"}, Status.REJECTED, "JPEG"),
+    ({"options": RequestOptions("jpeg")}, Status.REJECTED, "codec"),
+    ({"version": "9"}, Status.REJECTED, "9"),
+]
+
+
+@pytest.fixture(name="worker", scope="module")
+def _worker() -> Iterator[GatewayWorker]:
+    with open_gateway(model(engine=FailingEngine())) as worker:
+        yield worker
 
 
 @every_transport
+def test_a_refusal_contains_the_workers_reason(name: str, worker: GatewayWorker, reach: Open) -> None:
+    """Every protocol transfers the reason, and the next frame is answered."""
+    transport = reach(name, address_of(worker, name))
+    transport.wait_for_card(WAIT_S)
+    for sequence, (changes, status, reason) in enumerate(REFUSALS):
+        _, refused = answer_to(transport, replace(frame(sequence), **changes))
+        assert (refused.status, refused.worker) == (status, "w"), changes
+        assert reason in refused.reason
+    assert answer_to(transport, frame(99))[1].status is Status.ANSWERED
+    while (late := answer_in_time(transport, replace(frame(1), deadline=Deadline(0)))) is None:
+        pass  # A busy machine may not reply to a budget of 0 in time.
+    assert (late.status, "deadline" in late.reason) == (Status.EXPIRED, True)
+
+
+@each_channel
 def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> None:
     """Some frames are refused at once, and every frame gets a reply."""
     release = threading.Event()
@@ -120,25 +115,24 @@ def test_a_full_worker_refuses_frames_as_overloaded(name: str, reach: Open) -> N
     assert len({answer.id for answer in answers}) == 16
 
 
-@every_transport
-def test_the_workers_clock_is_probed(name: str, reach: Open) -> None:
+@each_channel
+def test_the_workers_clock_is_probed(name: str, worker: GatewayWorker, reach: Open) -> None:
     """Every transport can split the network time into uplink and downlink."""
     clocks, stop = WorkerClocks(), threading.Event()
-    with open_gateway(model()) as worker:
-        transport = reach(name, address_of(worker, name))
-        transport.wait_for_card(WAIT_S)
-        probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
-        probing.start()
-        deadline_ns = clock.now_ns() + round(WAIT_S * 1e9)
-        while not clocks.last_echo("cloud/w/s9").at_ns:
-            assert clock.now_ns() < deadline_ns
-            stop.wait(0.01)
-        stop.set()
-        probing.join(WAIT_S)
+    transport = reach(name, address_of(worker, name))
+    transport.wait_for_card(WAIT_S)
+    probing = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
+    probing.start()
+    deadline_ns = clock.now_ns() + round(WAIT_S * 1e9)
+    while not clocks.last_echo("cloud/w/s9").at_ns:
+        assert clock.now_ns() < deadline_ns
+        stop.wait(0.01)
+    stop.set()
+    probing.join(WAIT_S)
     assert not clocks.ignored
 
 
-@pytest.mark.parametrize("name", ["grpc", "oip-rest"])
+@each_channel
 def test_a_restarted_worker_is_found_again(
     name: str, reach: Open, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
@@ -182,7 +176,7 @@ def test_a_vehicle_without_a_token_is_refused_at_once(
             reach(name, address_of(worker, name), vehicle="bus").wait_for_card(WAIT_S)
 
 
-@every_transport
+@each_channel
 def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: Path) -> None:
     """Another authority, or none, leads to an error that names the address."""
     authority, other = CertificateAuthority(tmp_path / "own"), CertificateAuthority(tmp_path / "other")
@@ -207,7 +201,7 @@ def test_tls_verifies_the_workers_certificate(name: str, reach: Open, tmp_path: 
             transport.wait_for_card(0.0)
 
 
-@pytest.mark.parametrize("name", ["grpc", "oip-rest"])
+@each_channel
 def test_unused_addresses_are_listed_with_the_reason(name: str, reach: Open) -> None:
     """Workers that serve the model are not listed, whether they had frames or were not needed."""
     with (

@@ -45,16 +45,16 @@ def server(_shared_server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def load(server: Server, tmp_path: Path) -> Iterator[Load]:
+def load(server: Server) -> Iterator[Load]:
     """Loads the server's model; `remote` and the keywords replace keys of the remote section and of the manifest."""
     opened: list[Model] = []
-    tiny_models.write(tmp_path, "segmentation")
+    root = server.folder.parent  # It has the Keras model, too.
 
     def call(remote: dict[str, Any] | None = None, **changes: Any) -> Model:
-        name = f"remote-{len(list(tmp_path.iterdir()))}"
+        name = f"remote-{len(list(root.iterdir()))}"
         section = {"timeout_ms": 60_000, "connect_timeout_s": 60, **(remote or {})}
-        model_servers.write_manifest(tmp_path, "segmentation", server.form, server.address, name, section, **changes)
-        opened.append(ModelLoader(Repository(tmp_path)).open(name))
+        model_servers.write_manifest(root, "segmentation", server.form, server.address, name, section, **changes)
+        opened.append(ModelLoader(Repository(root)).open(name))
         return opened[-1]
 
     yield call

@@ -40,7 +40,7 @@ def _gate() -> Gate:
 
 @pytest.fixture(name="worker")
 def _worker(gate: Gate) -> Iterator[GatewayWorker]:
-    with open_gateway(model(gate), grpc="127.0.0.1:0", max_frames=4) as worker:
+    with open_gateway(model(gate), http=None, max_frames=4) as worker:
         yield worker
 
 
@@ -81,7 +81,7 @@ def test_outputs_are_those_of_the_model(submission: Submission) -> None:
     np.testing.assert_array_equal(reply.outputs["mask"], pixels[..., 0])
 
 
-@pytest.mark.parametrize("codec", ["raw", "lz4", "zstd", "png", None])
+@pytest.mark.parametrize("codec", ["lz4", None])
 def test_encoded_images_are_decoded(submission: Submission, codec: str | None) -> None:
     """The codec is the one that the call names, or is detected from the image."""
     pixels = random_pixels(2)

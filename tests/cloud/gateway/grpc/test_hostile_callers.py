@@ -14,7 +14,6 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from cloud.gateway.bind import ListenError
 from cloud.gateway.grpc.server import MAX_METADATA_BYTES, MAX_STREAMS
 from cloud.gateway.grpc.stream import MAX_FAILURES
 from cloud.gateway.limits import GatewayTimeouts, TokenBucket
@@ -223,16 +222,6 @@ def test_other_protocols_affect_only_their_connection(attack: bytes) -> None:
     ):
         raw.sendall(attack)
         assert is_served(worker)
-
-
-def test_a_port_in_use_is_an_error() -> None:
-    """A second worker must not share the first one's port by accident."""
-    with (
-        open_gateway(model(), grpc=GRPC) as worker,
-        pytest.raises(ListenError, match="cannot listen"),
-        open_gateway(model(), grpc=worker.grpc),
-    ):
-        pass
 
 
 def test_a_token_bucket_allows_bursts_and_a_rate() -> None:

@@ -1,6 +1,5 @@
 """The messages of ModelInfer (gRPC)."""
 
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -14,18 +13,12 @@ from cloud.gateway.common.open_inference import OutputTensor
 from cloud.gateway.grpc.open_inference import read_request, write_response
 from cloud.serving.errors import ApiError
 from shared.messages.protobuf import message_class
-from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
-from tests.support.tiny_model import HEIGHT, WIDTH, model
+from tests.support.gateway import WAIT_S, GatewayWorker
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 service: Any = import_module("tritonclient.grpc.service_pb2")
 Request: Any = service.ModelInferRequest
 SHAPE = [1, HEIGHT, WIDTH, 3]
-
-
-@pytest.fixture(name="worker", scope="module")
-def _worker() -> Iterator[GatewayWorker]:
-    with open_gateway(model(), grpc="127.0.0.1:0") as worker:
-        yield worker
 
 
 def request(datatype: str = "UINT8", shape: Any = SHAPE, name: str = "input", **fields: Any) -> Any:

@@ -77,12 +77,6 @@ def one_colour(value: int, count: int = 1) -> Any:
     return np.full((count, HEIGHT, WIDTH, 3), value, np.uint8)
 
 
-@pytest.fixture(name="worker", scope="module")
-def _worker() -> Iterator[GatewayWorker]:
-    with open_gateway(model(), grpc="127.0.0.1:0") as worker:
-        yield worker
-
-
 @pytest.fixture(name="gate")
 def _gate() -> Gate:
     gate = Gate()

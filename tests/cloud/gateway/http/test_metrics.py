@@ -1,7 +1,5 @@
 """The metrics of a worker for Prometheus."""
 
-import queue
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,10 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import skylane
-from shared.messages import topics
-from shared.messages.frame import pack_frame
-from shared.mqtt.bus import Delivery, Properties
-from tests.support.gateway import WAIT_S, GatewayWorker, open_gateway
+from tests.support.gateway import WAIT_S, Gate, GatewayWorker, Sender, open_gateway
 from tests.support.tiny_model import frame, model
 
 
@@ -35,15 +30,9 @@ def scrape(worker: GatewayWorker) -> dict[str, float]:
 
 def test_frames_over_mqtt_and_http_are_counted_together(worker: GatewayWorker) -> None:
     """A worker has one set of metrics for all frontends, with Triton's names."""
-    replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    worker.bus.subscribe(topics.MASKS.filter(), 1, replies.put)
-    topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
+    sender = Sender(worker.bus)
     for sequence in range(3):
-        message = frame(sequence, version="9" if sequence == 2 else None)
-        worker.bus.publish(
-            topic, pack_frame(message), qos=1, properties=Properties(correlation=str(message.id).encode())
-        )
-        replies.get(timeout=WAIT_S)
+        sender.answer_to(frame(sequence, version="9" if sequence == 2 else None))
     httpx.post(f"http://{worker.http}/api/detect", verify=False, timeout=WAIT_S)
     samples = scrape(worker)
     tiny = "model=tiny version=1"
@@ -63,29 +52,21 @@ def test_frames_over_mqtt_and_http_are_counted_together(worker: GatewayWorker) -
 
 def test_the_expected_wait_counts_the_frames_ahead() -> None:
     """Workers are added by this metric: it must grow with the queue, and not only with the time that frames took."""
-    gate, entered = threading.Event(), threading.Event()
-
-    def act() -> None:
-        entered.set()
-        assert gate.wait(WAIT_S)
-
-    slow = model(act)
+    gate = Gate()
+    gate.close()
+    slow = model(gate)
     slow.card = replace(slow.card, warm_ms=2000.0)
-    replies: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
     with open_gateway(slow, http="127.0.0.1:0") as worker:
-        worker.bus.subscribe(topics.MASKS.filter(), 1, replies.put)
-        topic = topics.FRAMES.of(model="tiny", vehicle="car", camera="left")
+        sender = Sender(worker.bus)
         try:
-            for sequence in range(5):
-                worker.bus.publish(topic, pack_frame(frame(sequence)), qos=1)
-            assert entered.wait(WAIT_S)
+            sender.send(*(frame(sequence) for sequence in range(5)))
+            assert gate.reached.wait(WAIT_S)
             while (samples := scrape(worker))["skylane_frames_in_flight"] < 5:
                 pass  # The bus has not delivered all frames.
         finally:
-            gate.set()
+            gate.open()
         assert samples["skylane_queue_wait_seconds model=tiny version=1"] >= 8.0  # Four frames wait.
-        for _ in range(5):
-            replies.get(timeout=WAIT_S)
+        sender.replies(5)
         while scrape(worker)["skylane_frames_in_flight"]:
             pass  # The last frame is counted until its reply has been sent.
 

@@ -18,12 +18,6 @@ LENGTH = "Inference-Header-Content-Length"
 INFER = "/v2/models/tiny/infer"
 
 
-@pytest.fixture(name="worker", scope="module")
-def _worker() -> Iterator[GatewayWorker]:
-    with open_gateway(model(), http="127.0.0.1:0") as worker:
-        yield worker
-
-
 @pytest.fixture(name="client")
 def _client(worker: GatewayWorker) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"http://{worker.http}", timeout=60.0) as client:

@@ -14,7 +14,6 @@ import httpx
 import numpy as np
 import pytest
 
-from cloud.gateway.bind import ListenError
 from cloud.gateway.common.auth import TOKEN_VARIABLE
 from ops.broker.certificate_authority import CertificateAuthority
 from shared.messages.clock_probes import Probe, pack_probe, unpack_echo
@@ -175,41 +174,42 @@ FOREIGN = (
 )
 
 
-@pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
-def test_only_pages_of_allowed_origins_may_call(worker: GatewayWorker, method: str, origin: str) -> None:
+def test_only_pages_of_allowed_origins_may_call(worker: GatewayWorker, method: str) -> None:
     """A foreign web page must not call a worker that only its visitor can reach."""
-    preflight = {"access-control-request-method": "POST"}
-    url = f"http://{worker.http}/v2/repository/index"
-    here = httpx.request(
-        method, url, headers={**preflight, "origin": "https://here.example"}, verify=False, timeout=WAIT_S
-    )
-    elsewhere = httpx.request(method, url, headers={**preflight, "origin": origin}, verify=False, timeout=WAIT_S)
-    assert here.headers["access-control-allow-origin"] == "https://here.example"
-    assert "access-control-allow-credentials" not in here.headers
-    assert elsewhere.status_code == 403
-    assert not [name for name in elsewhere.headers if name.startswith("access-control")]
+    with httpx.Client(verify=False, timeout=WAIT_S, trust_env=False) as client:
+
+        def call(origin: str) -> httpx.Response:
+            headers = {"access-control-request-method": "POST", "origin": origin}
+            return client.request(method, f"http://{worker.http}/v2/repository/index", headers=headers)
+
+        here = call("https://here.example")
+        assert here.headers["access-control-allow-origin"] == "https://here.example"
+        assert "access-control-allow-credentials" not in here.headers
+        for origin in FOREIGN:
+            elsewhere = call(origin)
+            assert elsewhere.status_code == 403, origin
+            assert not [name for name in elsewhere.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/skylane/v1/status", "/docs", "/openapi.json", "/v2"])
-def test_a_call_to_a_foreign_host_name_is_rejected(path: str, worker: GatewayWorker) -> None:
+def test_a_call_to_a_foreign_host_name_is_rejected(worker: GatewayWorker) -> None:
     """With DNS rebinding, the host name is the only sign of a foreign page: there is no Origin header."""
-    response = get(worker, path, headers={"host": "rebound.example:8000"})
-    assert response.status_code == 403
-    assert "--allowed-host rebound.example" in response.json()["error"]
+    for path in ("/metrics", "/skylane/v1/status", "/docs", "/openapi.json", "/v2"):
+        response = get(worker, path, headers={"host": "rebound.example:8000"})
+        assert response.status_code == 403, path
+        assert "--allowed-host rebound.example" in response.json()["error"]
     assert get(worker, "/healthz", headers={"host": "rebound.example"}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost:8000", "LOCALHOST", "[::1]:8000", "10.0.0.7", "fleet.example:1", "Car.Local"]
-)
-def test_ip_addresses_and_allowed_names_are_accepted(host: str) -> None:
+def test_ip_addresses_and_allowed_names_are_accepted() -> None:
     """An attacker's DNS records cannot redirect these."""
+    hosts = ("localhost:8000", "LOCALHOST", "[::1]:8000", "10.0.0.7", "fleet.example:1", "Car.Local")
     with open_gateway(model(), http="127.0.0.1:0", allowed_hosts=("fleet.example", "car.local")) as worker:
-        assert get(worker, "/skylane/v1/status", headers={"host": host}).status_code == 200
-        for scheme in ("http", "https"):
-            page = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
-            assert get(worker, "/skylane/v1/status", headers=page).status_code == 200
+        for host in hosts:
+            assert get(worker, "/skylane/v1/status", headers={"host": host}).status_code == 200
+            for scheme in ("http", "https"):
+                page = {"host": host, "origin": f"{scheme}://{host}", "sec-fetch-site": "same-origin"}
+                assert get(worker, "/skylane/v1/status", headers=page).status_code == 200, host
 
 
 @pytest.mark.parametrize(
@@ -285,25 +285,6 @@ def test_with_a_certificate_only_tls_is_accepted(tmp_path: Path) -> None:
         assert httpx.get(f"https://{worker.http}/healthz", verify=trusted, timeout=WAIT_S).status_code == 200
         with pytest.raises(httpx.HTTPError):
             get(worker, "/healthz")
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"http": "203.0.113.1:1"}, "cannot listen at 203.0.113.1:1"),
-        (
-            {"http": "127.0.0.1:0", "gateway_tls_cert": __file__, "gateway_tls_key": __file__},
-            "certificate .*test_server",
-        ),
-    ],
-)
-def test_an_unusable_address_or_certificate_is_an_error(settings: dict[str, Any], message: str) -> None:
-    """It is raised before any model is warmed up."""
-    with (
-        pytest.raises(ListenError, match=message),
-        open_gateway(model(), **settings),
-    ):
-        pass
 
 
 def test_a_clock_probe_is_echoed(worker: GatewayWorker) -> None:
