@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from edge.frame_record import FrameRecord
+from edge.sinks.sink import FrameResult
 from shared.imaging import image_codecs
 from shared.imaging.frames import Frame, Layout
-from shared.imaging.geometry import Resize
+from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
@@ -71,3 +72,18 @@ def make_answer(record: FrameRecord, status: Status = Status.ANSWERED, **changes
         "stamps": record.stamps + cloud,
     }
     return ResultMessage(**fields | changes)
+
+
+def make_result(image: Any, time_ms: int = 0) -> FrameResult:
+    """Makes a frame of a camera with a mask of class 0; `image`: H×W×3 uint8 RGB."""
+    height, width = image.shape[:2]
+    return FrameResult(
+        camera="/cam",
+        sequence=time_ms,
+        frame_index=time_ms,
+        stamp_ns=10**18,
+        source_ns=10**18 + time_ms * 1_000_000,
+        image=image,
+        result=np.zeros((height, width), np.uint8),
+        geometry=plan(Resize.CROP, height, width, height, width),
+    )

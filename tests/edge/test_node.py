@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from edge.transports.transport import MAX_QUEUED_REPLIES, TransportEvents
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.messages.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
+from shared.messages.topics import FRAMES, RETRIES, VEHICLE_STATUS, WORKER_STATUS
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from tests.edge.samples import CARD
 from tests.support.memory_bus import MemoryBus
@@ -52,20 +53,23 @@ class Endless:
 def bus() -> Iterator[MemoryBus]:
     """Returns a bus with a worker that receives frames and never answers."""
     with MemoryBus() as made:
-        made.publish(
-            WORKER_STATUS.of(worker="w"),
-            pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))),
-            qos=1,
-            retained=True,
-        )
+        _announce(made, "w")
         made.subscribe(FRAMES.filter(model="tiny"), 1, lambda _: None)
         yield made
 
 
-def _node(bus: MemoryBus, log: LogWriter, source: Endless, events: TransportEvents | None = None) -> EdgeNode:
+def _announce(bus: MemoryBus, worker: str, state: NodeState = NodeState.ONLINE) -> None:
+    status = NodeStatus(state, "s9", 4, (CARD,) if state is NodeState.ONLINE else ())
+    bus.publish(WORKER_STATUS.of(worker=worker), pack_status(status), qos=1, retained=True)
+
+
+def _node(
+    bus: MemoryBus, log: LogWriter, source: Endless, events: TransportEvents | None = None, **settings: Any
+) -> EdgeNode:
     transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
     assert transport.wait_for_card(WAIT_S) == CARD
-    config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
+    given = {"vehicle": "car", "closed_loop": True, "codec": "raw", "window": 3, "answer_timeout_s": 0.3}
+    config = EdgeConfig.model_validate(given | settings)
     return EdgeNode(source, transport, log, [], RunSettings(config, "s1", CARD), events=events)
 
 
@@ -116,6 +120,31 @@ def test_a_stopped_run_accounts_for_every_frame(bus: MemoryBus, tmp_path: Path) 
     assert counts.in_flight == 0
     assert set(counts.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
     assert _no_threads_left()
+
+
+@pytest.mark.parametrize("retry", [True, False])
+def test_frames_of_a_dead_worker_are_sent_again_unless_retries_are_off(
+    bus: MemoryBus, tmp_path: Path, *, retry: bool
+) -> None:
+    """Every frame has its row either way."""
+    bus.subscribe(RETRIES.filter(), 1, lambda _: None)
+    _announce(bus, "v")
+    died: list[str] = []
+
+    def tick() -> None:
+        counts = node.counts()
+        if not died and counts.in_flight == 3:
+            _announce(bus, "w", NodeState.OFFLINE)
+            died.append("w")
+        elif counts.retried or Outcome.LOST in counts.outcomes:
+            node.stop()
+
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, Endless(), retry=retry, answer_timeout_s=3.0)
+        node.run(tick)
+    rows = [row for row in read_rows(tmp_path) if row["outcome"] == "lost"]
+    assert {row["attempts"] == "2" for row in rows} == {retry}
+    assert {row["reason"] for row in rows} == {"no answer"}
 
 
 def test_a_vehicle_announces_its_start_and_its_end() -> None:

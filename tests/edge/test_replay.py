@@ -237,9 +237,9 @@ def test_a_stop_ends_every_wait(ledger: Ledger, settings: EdgeConfig) -> None:
 
 def test_uniform_arrivals_do_not_drift() -> None:
     """A third of a second is no whole number of nanoseconds: a sum of rounded gaps would drift."""
-    due = list(islice(uniform_ns(3.0), 3_000_001))
+    due = list(islice(uniform_ns(3.0), 300_001))
     assert due[:4] == [0, 333_333_333, 666_666_667, 1_000_000_000]
-    assert due[-1] == 10**15
+    assert due[-1] == 10**14
 
 
 def test_poisson_arrivals_have_independent_exponential_gaps() -> None:

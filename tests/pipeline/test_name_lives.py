@@ -102,7 +102,7 @@ class Observer:
             self._changed.notify_all()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_messages_of_a_dead_process_never_end_a_live_one(seed: int) -> None:
     """A restarted vehicle must keep running, whatever its predecessor left in the link."""
     chance = random.Random(seed)
@@ -134,10 +134,9 @@ def test_messages_of_a_dead_process_never_end_a_live_one(seed: int) -> None:
         assert life.gave_up == []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_exactly_one_of_two_simultaneous_starts_goes_on(seed: int) -> None:
+def test_exactly_one_of_two_simultaneous_starts_goes_on() -> None:
     """If both ended, no vehicle would run; if neither did, two would share a name."""
-    chance = random.Random(seed)
+    chance = random.Random(1)
     with ExitStack() as stack:
         broker = stack.enter_context(Broker.start(kind="mosquitto"))
         observer = Observer(broker, stack)

@@ -186,8 +186,7 @@ def test_classes_and_scores_are_the_models(road: Road, top_k: int | None, count:
     assert len(list((out / "overlays").glob("*.jpg"))) == FRAMES
 
 
-@pytest.mark.parametrize("resize", ["letterbox", "crop", "stretch"])
-@pytest.mark.parametrize("resize_at", ["edge", "cloud"])
+@pytest.mark.parametrize(("resize", "resize_at"), [("letterbox", "edge"), ("crop", "cloud"), ("stretch", "cloud")])
 def test_boxes_are_in_pixels_of_the_frame(road: Road, resize: str, resize_at: str) -> None:
     """This holds for every resize mode at either node."""
     out = road.play("things", resize=resize, resize_at=resize_at, sinks=("jsonl",))
@@ -204,8 +203,7 @@ def test_boxes_are_in_pixels_of_the_frame(road: Road, resize: str, resize_at: st
     assert found.total() > FRAMES
 
 
-@pytest.mark.parametrize("codec", ["raw", "zstd"])
-@pytest.mark.parametrize("outputs", [(), ("half",), ("winner", "features")])
+@pytest.mark.parametrize(("outputs", "codec"), [((), "zstd"), (("half",), "raw"), (("winner", "features"), "zstd")])
 def test_only_the_requested_outputs_are_returned(road: Road, outputs: tuple[str, ...], codec: str) -> None:
     """Their values are unchanged."""
     out = road.play("inside", outputs=outputs, mask_codec=codec)
@@ -218,13 +216,6 @@ def test_only_the_requested_outputs_are_returned(road: Road, outputs: tuple[str,
             for name, array in expected.values.items():
                 assert kept[name].dtype == array.dtype
                 np.testing.assert_array_equal(kept[name], array)
-
-
-def test_fewer_outputs_take_fewer_bytes(road: Road) -> None:
-    """A slow network benefits from it."""
-    runs = [road.play("inside", outputs=outputs, mask_codec="raw", sinks=()) for outputs in ((), ("half",))]
-    all_of_them, one = (min(int(row["bytes_down"]) for row in read_rows(out)) for out in runs)
-    assert one < all_of_them / 2
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,20 @@ class Noting:
         return HoldPresenter(PresenterParts(CARD)).present(tick, newest)
 
 
+class Blocked(Noting):
+    """Does not return from one tick until it is released."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(self._block)
+        self.reached, self.released = threading.Event(), threading.Event()
+        self._at = at
+
+    def _block(self, tick: Tick) -> None:
+        if tick.sequence == self._at:
+            self.reached.set()
+            assert self.released.wait(WAIT_S)
+
+
 def _missing(tick: PresentedTick) -> str:
     """Returns the reason of a tick without an output."""
     assert (tick.origin, tick.result) == (OutputOrigin.NONE, None)
@@ -161,21 +175,15 @@ def test_a_result_that_is_too_old_is_not_presented(rig: Rig) -> None:
 
 def test_a_presenter_that_is_too_slow_skips_ticks() -> None:
     """Offers and arrivals go on while the presenter works; every tick has its row, in order, and frames are not kept."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
+    blocked = Blocked()
+    rig = Rig(blocked)
     rig.thread.start()
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     for _ in range(4):
         rig.answer(rig.offer())
     assert rig.presented == []
-    released.set()
+    blocked.released.set()
     rig.end()
     assert rig.reasons() == [(0, NO_RESULT), (1, SKIPPED), (2, SKIPPED), (3, SKIPPED), (4, "")]
     assert [tick.sequence for tick in rig.presenter.ticks] == [0, 4]
@@ -185,16 +193,11 @@ def test_a_presenter_that_is_too_slow_skips_ticks() -> None:
 
 def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     """Beyond a limit, the rows of skipped ticks are written by the pacer; the end of the run writes the others."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(_: Tick) -> None:
-        blocked.set()
-        assert released.wait(WAIT_S)
-
-    rig, count = Rig(Noting(act)), 3000
+    blocked, count = Blocked(), 3000
+    rig = Rig(blocked)
     rig.thread.start()
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     for _ in range(count - 1):
         rig.offer()
     assert len(rig.presented) > count / 2
@@ -202,7 +205,7 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     rig.presentation.close()
     assert sorted(sequence for sequence, _ in rig.reasons()) == list(range(count))
     assert {sequence for sequence, reason in rig.reasons() if reason == STOPPED} == {0, count - 1}
-    released.set()
+    blocked.released.set()
     rig.thread.join(WAIT_S)
     assert len(rig.presented) == count
 
@@ -210,24 +213,18 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
 @pytest.mark.parametrize("ticks", [1, 4, 3000])
 def test_ticks_that_a_presenter_costs_by_hanging_are_named_so(ticks: int) -> None:
     """They were not skipped by a presenter that is too slow, whose remedy is a lower rate."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 1:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act), hang_s=0.0)
+    blocked = Blocked(at=1)
+    rig = Rig(blocked, hang_s=0.0)
     rig.thread.start()
     rig.answer(rig.tick().sequence)
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     assert rig.presentation.hangs
     for _ in range(ticks - 1):
         rig.offer()
     rig.presentation.end()
     rig.presentation.close()
-    released.set()
+    blocked.released.set()
     rig.thread.join(WAIT_S)
     assert sorted(rig.reasons()) == [(0, NO_RESULT), *((sequence, HUNG) for sequence in range(1, ticks + 1))]
 
@@ -259,21 +256,15 @@ def test_the_image_of_the_pipeline_is_presented_if_it_has_prepared_the_frame(rig
 
 def test_each_camera_has_its_own_presenter_and_results() -> None:
     """A slow tick of one camera replaces no tick of another one."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
+    blocked = Blocked()
+    rig = Rig(blocked)
     rig.thread.start()
     rig.offer(camera="/left")
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     rig.offer(camera="/right")
     rig.offer(camera="/left")
     result = rig.answer(1, camera="/right")
-    released.set()
+    blocked.released.set()
     rig.end()
     assert rig.reasons() == [(0, NO_RESULT), (1, ""), (2, NO_RESULT)]
     assert rig.presented[1].result is result
@@ -306,22 +297,16 @@ def test_a_camera_that_changes_starts_anew(rig: Rig, changes: dict[str, Any]) ->
 
 def test_a_change_during_a_skipped_tick_counts() -> None:
     """The presenter has seen neither the skipped frame nor its stamp."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 1:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
+    blocked = Blocked(at=1)
+    rig = Rig(blocked)
     rig.thread.start()
     rig.tick()
     rig.answer(0)
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     rig.offer(stamp_ns=60 * 10**9)
     rig.offer(stamp_ns=60 * 10**9 + PERIOD_NS)
-    released.set()
+    blocked.released.set()
     rig.end()
     assert rig.reasons() == [(0, NO_RESULT), (1, ""), (2, SKIPPED), (3, CAMERA_CHANGED)]
 
@@ -380,21 +365,15 @@ def test_a_presenter_that_fails_is_built_anew(error: Exception | None, reason: s
 
 def test_a_result_that_arrives_before_its_tick_is_not_used_earlier() -> None:
     """The pacer queues a frame for the pipeline first, and a worker may be fast: no output has a negative age."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
+    blocked = Blocked()
+    rig = Rig(blocked)
     rig.thread.start()
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     rig.offer()
     rig.answer(0)
     rig.answer(2)
-    released.set()
+    blocked.released.set()
     rig.wait_for(1)
     rig.tick()
     rig.end()

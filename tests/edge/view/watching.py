@@ -68,6 +68,12 @@ def processes() -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
+def listening() -> set[str]:
+    """Returns the addresses on which the views of this process listen."""
+    connections = (each for process in processes() for each in process.net_connections(kind="inet"))
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+
 class RerunReader:
     """Rerun's own program, which saves what a viewer receives."""
 

@@ -33,6 +33,8 @@ def test_a_worker_serves_its_models_while_it_is_online() -> None:
     assert directory.online()
     directory.announced(_message("w", _status(NodeState.STOPPING, CARD)))
     assert not directory.online()
+    directory.announced(_message("w", _status(NodeState.OFFLINE)))
+    assert directory.last_failure_ns() == 0  # It has answered its frames before it ended.
     directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     directory.announced(_message("w", _status(NodeState.OFFLINE)))
     assert not directory.online()
@@ -121,6 +123,10 @@ def test_the_error_names_the_models_that_are_served() -> None:
     directory = WorkerDirectory("tinny")
     directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     with pytest.raises(NoWorkerError, match=r"no worker serves model 'tinny': did you mean tiny\?"):
+        directory.wait_for_card(0.0)
+    directory = WorkerDirectory("tiny", "9")
+    directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
+    with pytest.raises(NoWorkerError, match=r"^no worker serves version '9' of model 'tiny': ask for 1"):
         directory.wait_for_card(0.0)
 
 
