@@ -18,8 +18,7 @@ from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
 from tests.edge.samples import make_frame
-
-WAIT_S = 60.0
+from tests.support.waiting import beside
 
 
 class Listed:
@@ -54,12 +53,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:
     ahead = ReadAhead(source, settings, threading.Event())
-    reader = threading.Thread(target=ahead.run)
-    reader.start()
-    read = list(ahead)
-    reader.join(WAIT_S)
-    assert not reader.is_alive()
-    return read
+    with beside(ahead.run):
+        return list(ahead)
 
 
 def test_a_source_is_read_once_in_order() -> None:
@@ -72,13 +67,10 @@ def test_reading_ahead_is_bounded() -> None:
     """Otherwise a bag of raw frames would fill the memory."""
     source, stop = Listed([make_frame(i) for i in range(100)]), threading.Event()
     ahead = ReadAhead(source, EdgeConfig(read_ahead_queue_size=4), stop)
-    reader = threading.Thread(target=ahead.run)
-    reader.start()
-    next(iter(ahead))
-    assert source.yielded <= 4 + 2
-    stop.set()
-    reader.join(WAIT_S)
-    assert not reader.is_alive()
+    with beside(ahead.run):
+        next(iter(ahead))
+        assert source.yielded <= 4 + 2
+        stop.set()
 
 
 def test_a_loop_continues_index_and_time() -> None:
@@ -100,15 +92,10 @@ def _paced(source: Listed, ledger: Ledger, config: EdgeConfig, *, is_live: bool 
     stop, due_frames = threading.Event(), FrameQueue()
     ahead = ReadAhead(source, config, stop)
     pacer = Pacer(ahead, due_frames, ledger, config, stop, is_live=is_live)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
     taken = []
-    while (item := due_frames.take()) is not None:
-        taken.append(item[0])
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        while (item := due_frames.take()) is not None:
+            taken.append(item[0])
     return taken
 
 
@@ -180,22 +167,17 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken image")
     ahead = ReadAhead(Listed(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
     ended_ns = []
     held: list[FrameRecord] = []
-    while (item := due_frames.take()) is not None:
-        held.append(item[0])
-        if item[0].row.frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
-            assert ledger.counts().read == item[0].row.frame_index + 1
-            ended_ns.append(clock.now_ns())
-            for record in held:
-                ledger.drop(record, "ended")
-            held.clear()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        while (item := due_frames.take()) is not None:
+            held.append(item[0])
+            if item[0].row.frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
+                assert ledger.counts().read == item[0].row.frame_index + 1
+                ended_ns.append(clock.now_ns())
+                for record in held:
+                    ledger.drop(record, "ended")
+                held.clear()
     rows = sorted(read_rows(tmp_path), key=lambda row: int(row["sequence"]))
     due = [int(row["t_due_ns"]) for row in rows]
     assert [len(set(due[:4])), len(set(due[4:8])), len(set(due[8:]))] == [1, 1, 1]
@@ -226,13 +208,8 @@ def test_a_stop_ends_every_wait(ledger: Ledger, settings: EdgeConfig) -> None:
     frames = [make_frame(0), make_frame(1, source_ns=1 << 62)]
     ahead = ReadAhead(Listed(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
-    stop.set()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        stop.set()
 
 
 def test_uniform_arrivals_do_not_drift() -> None:

@@ -37,6 +37,11 @@ class AnsweredVehicle(RetryingVehicle):
         assert self.arrived.acquire(timeout=WAIT_S)
         return record
 
+    def send_twice(self) -> tuple[FrameRecord, Delivery]:
+        """Sends a frame, and again when the worker a dies; returns its record and its second attempt."""
+        record = self.send(make_frame())
+        return record, self.retry(lambda: self.announce("a", NodeState.OFFLINE))
+
     def answer(self, delivery: Delivery, record: FrameRecord, **changes: Any) -> None:
         """Processes a worker's answer to a delivered frame."""
         message = unpack_frame(delivery.payload)
@@ -90,8 +95,7 @@ def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: AnsweredVehicle) -
 
 def test_the_second_answer_is_a_duplicate(vehicle: AnsweredVehicle) -> None:
     """A frame has at most one result; an answer to the first attempt makes later retries more cautious."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.answer(vehicle.delivered[0], record)
     vehicle.answer(again, record)
     (row,) = vehicle.rows()
@@ -103,8 +107,7 @@ def test_the_second_answer_is_a_duplicate(vehicle: AnsweredVehicle) -> None:
 
 def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: AnsweredVehicle) -> None:
     """Duplicates imply that the other answer was accepted."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.ledger.close_all("no answer")
     vehicle.answer(again, record)
     assert [row["outcome"] for row in vehicle.rows()] == ["lost"]
@@ -113,8 +116,7 @@ def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: Answered
 
 def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: AnsweredVehicle) -> None:
     """The broker may report it late, after a reconnect, when a worker already has the second attempt."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.ledger.close_undelivered(record.id, "no_worker")
     vehicle.answer(again, record)
     assert [row["outcome"] for row in vehicle.rows()] == ["answered"]
@@ -122,8 +124,7 @@ def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: AnsweredV
 
 def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: AnsweredVehicle) -> None:
     """Otherwise the latency log would contain a wrong network time."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     for attempt in (1, 3):
         vehicle.answer(again, record, attempt=attempt)
     assert vehicle.ledger.counts().ignored_answers == {"stamps_not_ours": 2}
@@ -132,8 +133,7 @@ def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: AnsweredVehicl
 
 def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(vehicle: AnsweredVehicle) -> None:
     """A retry at an overloaded worker must not discard the answer to the first attempt."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.answer(again, record, status=Status.OVERLOADED, shape=None, data=b"")
     assert not vehicle.rows()
     vehicle.answer(vehicle.delivered[0], record)
@@ -143,8 +143,7 @@ def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(
 @pytest.mark.parametrize("is_refused_again", [True, False])
 def test_a_refusal_is_the_outcome_if_nothing_else_arrives(vehicle: AnsweredVehicle, *, is_refused_again: bool) -> None:
     """The row contains the worker's reason instead of a timeout."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     refusal = {"status": Status.OVERLOADED, "shape": None, "data": b"", "reason": "full"}
     for _ in range(2):  # A repeated refusal counts once.
         vehicle.answer(again, record, **refusal)

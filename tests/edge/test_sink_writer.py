@@ -13,6 +13,7 @@ from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import Outcome
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_record
+from tests.support.waiting import beside
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -64,13 +65,10 @@ class Writer(SinkWriter):
 
 
 def _write(writer: Writer, sequences: list[int]) -> None:
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    for sequence in sequences:
-        writer.put(sequence)
-    writer.end()
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
+    with beside(writer.run):
+        for sequence in sequences:
+            writer.put(sequence)
+        writer.end()
 
 
 def test_frames_are_put_in_order() -> None:
@@ -102,16 +100,14 @@ def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
 
     sink = Follower(in_order=True)
     writer = Writer(sink, frames=5)
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    writer.put(2)
-    writer.put(1)
-    writer.open.remove(0)
-    writer.put(3)
-    assert written[2].wait(WAIT_S)
-    assert sink.got == [1, 2]
-    writer.end()
-    thread.join(WAIT_S)
+    with beside(writer.run):
+        writer.put(2)
+        writer.put(1)
+        writer.open.remove(0)
+        writer.put(3)
+        assert written[2].wait(WAIT_S)
+        assert sink.got == [1, 2]
+        writer.end()
     assert sink.got == [1, 2, 3]
 
 
@@ -124,13 +120,11 @@ def test_a_sink_without_order_gets_each_frame_at_once() -> None:
             written[frame.sequence].set()
 
     writer = Writer(Follower(in_order=False), Recorder(in_order=True))
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    for sequence in (2, 0, 1):
-        writer.put(sequence)
-        assert written[sequence].wait(WAIT_S)
-    writer.end()
-    thread.join(WAIT_S)
+    with beside(writer.run):
+        for sequence in (2, 0, 1):
+            writer.put(sequence)
+            assert written[sequence].wait(WAIT_S)
+        writer.end()
     assert writer.too_late == 0
 
 
@@ -145,14 +139,11 @@ def test_the_queue_of_results_is_bounded() -> None:
         writer.put(64)
         more.set()
 
-    waiting = threading.Thread(target=put_more)
-    waiting.start()
-    assert not more.wait(0.2)
-    writing = threading.Thread(target=writer.run)
-    writing.start()
-    assert more.wait(WAIT_S)
-    writer.end()
-    writing.join(WAIT_S)
+    with beside(put_more):
+        assert not more.wait(0.2)
+        with beside(writer.run):
+            assert more.wait(WAIT_S)
+            writer.end()
     assert writer.written == 65
 
 
@@ -204,20 +195,11 @@ def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
         except ZeroDivisionError as error:
             raised.append(type(error))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    putting = threading.Thread(target=_put_many, args=(writer,))
-    putting.start()
-    putting.join(WAIT_S)
-    assert not putting.is_alive()
-    thread.join(WAIT_S)
+    with beside(run):
+        for sequence in range(200):
+            writer.put(sequence)
+        writer.end()
     assert raised == [ZeroDivisionError]
-
-
-def _put_many(writer: Writer) -> None:
-    for sequence in range(200):
-        writer.put(sequence)
-    writer.end()
 
 
 def test_without_sinks_no_result_is_queued() -> None:

@@ -420,8 +420,8 @@ def test_pictures_beyond_the_limit_are_refused_before_they_are_decoded(tmp_path:
 @pytest.mark.parametrize("kind", ["h264.mp4", "h264_reordered.mp4", "hevc.mp4"])
 def test_a_trimmed_video_starts_where_its_edit_list_says(tmp_path: Path, kind: str) -> None:
     """Editors keep the key frame before the cut and hide it: the hidden frames are no frames, and none is lost."""
-    flags = {"avoid_negative_ts": "disabled", "use_editlist": "1"}
-    trimmed = copy(make(tmp_path, kind), tmp_path / "trimmed.mp4", later=Fraction(-13, 10), **flags)
+    whole, start = make(tmp_path, kind), Fraction(-13, 10)
+    trimmed = copy(whole, tmp_path / "trimmed.mp4", later=start, avoid_negative_ts="disabled", use_editlist="1")
     with av.open(str(trimmed)) as container:
         expected = [image.to_ndarray(format="bgr24") for image in container.decode(video=0)]
     frames = read(trimmed)

@@ -24,6 +24,7 @@ from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import beside
 
 WAIT_S = 60.0
 
@@ -93,12 +94,10 @@ class RetryingVehicle(Vehicle):
 
     def retry(self, event: Callable[[], None]) -> Delivery:
         """Runs the retrier, lets `event` happen, and returns the first frame that is sent again."""
-        thread = threading.Thread(target=self.retrier.run, args=(self.stop,))
-        thread.start()
-        try:
-            event()
-            assert self.arrived.acquire(timeout=WAIT_S)
-        finally:
-            self.stop.set()
-            thread.join(WAIT_S)
+        with beside(lambda: self.retrier.run(self.stop)):
+            try:
+                event()
+                assert self.arrived.acquire(timeout=WAIT_S)
+            finally:
+                self.stop.set()
         return self.delivered[-1]

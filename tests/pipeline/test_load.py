@@ -1,7 +1,7 @@
 """Replay and load settings of a run: arrivals, queue, bursts, batches, a part of a source, and the node that resizes."""
 
 import threading
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from cloud.models.loader import ModelLoader
 from edge.config import Arrivals
 from edge.pacing import poisson_ns
 from shared import clock
-from shared.files import tree_sha256
 from shared.imaging import geometry
 from shared.inference.model import Model
 from shared.models.repository import Repository
@@ -36,6 +35,7 @@ from tests.pipeline.rig import (
     serving,
     worker,
 )
+from tests.support.model_folder import write_model
 
 FRAMES, RATE_HZ = 150, 100.0
 STALL_FROM, STALL_TO = 25, 75  # Frames that are due while the worker is paused.
@@ -77,24 +77,6 @@ def test_a_pause_of_the_worker_shows_in_p99(model: Model, tmp_path: Path, monkey
     (end_ns,) = ends_ns
     in_flight = [row for row in rows if int(row["t_sent_ns"]) < end_ns < int(row["t_returned_ns"])]
     assert len(in_flight) == 1
-
-
-def test_the_frames_of_a_burst_are_due_together(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
-    """A burst starts when the one before has ended; the offline scenario is one burst of all frames."""
-    for size, vehicle in ((4, "car-multi-stream"), (1000, "car-offline")):
-        out = tmp_path / vehicle
-        with worker(mosquitto_url, model):
-            code, printed = play(
-                tmp_path / "pictures-18" if size > 4 else pictures(tmp_path, 18),
-                mosquitto_url, out, closed_loop=True, burst=size, window=2, read_ahead_queue_size=3, sinks=(),
-            )  # fmt: skip
-        assert code == 0, printed
-        rows = sorted(read_rows(out), key=lambda row: int(row["sequence"]))
-        assert count_outcomes(rows) == {("answered", ""): 18}
-        bursts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        assert all(len({row["t_due_ns"] for row in burst}) == 1 for burst in bursts)
-        for earlier, later in pairwise(bursts):
-            assert max(int(row["t_mask_decoded_ns"]) for row in earlier) <= int(later[0]["t_due_ns"])
 
 
 def test_a_poisson_run_can_be_repeated_from_its_manifest(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
@@ -141,15 +123,13 @@ def test_the_worker_resizes_frames_exactly_like_the_vehicle(mosquitto_url: str, 
 @pytest.fixture
 def any_batch(models: Path, tmp_path: Path) -> Path:
     """Returns a repository with `tiny` as a graph for any batch size."""
-    folder = tmp_path / "models" / "tiny"
-    folder.mkdir(parents=True)
     graph = tf.compat.v1.GraphDef.FromString((models / "tiny" / "model.pb").read_bytes())
     (placeholder,) = (node for node in graph.node if node.op == "Placeholder")
     placeholder.attr["shape"].shape.dim[0].size = -1
-    (folder / "model.pb").write_bytes(graph.SerializeToString())
     manifest = yaml.safe_load((models / "tiny" / "model.yaml").read_text())
-    (folder / "model.yaml").write_text(yaml.safe_dump(manifest | {"sha256": tree_sha256(folder / "model.pb")}))
-    return folder.parent
+    keys = {key: value for key, value in manifest.items() if key not in ("file", "sha256")}
+    write_model(tmp_path / "models" / "tiny", "model.pb", graph.SerializeToString(), **keys)
+    return tmp_path / "models"
 
 
 def test_frames_of_a_burst_are_inferred_in_batches(

@@ -1,7 +1,7 @@
 """Spans of both nodes by OTLP, read by a receiver with OpenTelemetry's own messages: what they say, and what they cost."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,20 +18,17 @@ from shared.mqtt.broker_options import BrokerOptions
 from shared.mqtt.bus import Properties
 from shared.runlog.latency_log import read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES, Stage
-from tests.edge.conftest import log_lines
 from tests.pipeline.rig import CLASSES, HEIGHT, WIDTH, null_model, pictures, worker
 from tests.pipeline.rig import play as play_run
+from tests.support.command import Command
 from tests.support.local_models import write_segmentation
 from tests.support.otlp_receiver import MISBEHAVIOURS, Answer, OtlpReceiver
-
-__all__ = ["log_lines"]
 
 VEHICLE, WORKER = "skylane-vehicle", "skylane-worker"
 FRAMES = 24
 TRACE, SPAN = bytes.fromhex("a" * 32), bytes.fromhex("b" * 16)  # Of another client.
 
 pytestmark = pytest.mark.mosquitto
-LogLines = Callable[[], list[dict[str, Any]]]
 
 
 def play(url: str, out: Path, receiver: str, **settings: Any) -> list[dict[str, str]]:
@@ -134,16 +131,20 @@ def test_a_bad_receiver_costs_the_run_nothing(tmp_path: Path, mosquitto_url: str
     assert [row["outcome"] for row in rows] == ["answered"] * FRAMES
 
 
-def test_a_receiver_that_is_down(tmp_path: Path, mosquitto_url: str, log_lines: LogLines) -> None:
+def test_a_receiver_that_is_down(tmp_path: Path, mosquitto_url: str) -> None:
     """A warning says so, once."""
     with OtlpReceiver() as receiver:
         url = receiver.url
-    with worker(mosquitto_url, null_model()):
-        rows = play(mosquitto_url, tmp_path / "car", url)
-    assert [row["outcome"] for row in rows] == ["answered"] * FRAMES
-    (warning,) = (line for line in log_lines() if line["event"] == "spans not accepted")
-    assert "Connection refused" in str(warning)
-    assert any(line.get("sent") == 0 and line.get("lost") for line in log_lines())
+    options = ("--broker", mosquitto_url, "--model", "tiny", "--out", tmp_path / "car", "--closed-loop", "--no-sinks")
+    with (
+        worker(mosquitto_url, null_model()),
+        Command("edge", "play", pictures(tmp_path, FRAMES), *options, "--otel", url) as vehicle,
+    ):
+        code, printed = vehicle.wait()
+    assert code == 0, (printed, vehicle.log_lines)
+    (warning,) = (line for line in vehicle.log_lines if "spans not accepted" in line)
+    assert "Connection refused" in warning
+    assert any("sent=0 lost=" in line for line in vehicle.log_lines)
 
 
 @pytest.mark.parametrize("options", [{"otel_share": 0.5}, {"otel_share": 2, "otel": "http://h:1"}])

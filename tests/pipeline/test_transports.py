@@ -89,14 +89,16 @@ def answered_by(rows: Rows, worker: str) -> int:
 def test_no_frame_is_lost_while_one_of_two_workers_lives(transport: str, mosquitto_url: str, tmp_path: Path) -> None:
     """It gets the frames of the other one, and all later ones; when it dies too, every further frame has its row."""
     out, model = tmp_path / "car", f"instant-{uuid4().hex[:6]}"
-    kind = "grpc" if transport == "grpc" else "http"
     has_ended = threading.Event()
     before: list[Rows] = []  # The rows when both were alive, and when one was.
     with ExitStack() as stack:
         workers = {}
         for name, port in zip(("one", "two"), free_ports(2), strict=True):
             address = f"127.0.0.1:{port}"
-            settings = NullWorkerSettings(f"{name}-{model}", model, HEIGHT, WIDTH, 20.0, **{kind: address})
+            settings = NullWorkerSettings(
+                f"{name}-{model}", model, HEIGHT, WIDTH, 20.0,
+                grpc=address if transport == "grpc" else None, http=None if transport == "grpc" else address,
+            )  # fmt: skip
             workers[address] = stack.enter_context(NullWorkerProcess(mosquitto_url, settings))
         one, two = workers.values()
 
@@ -117,8 +119,8 @@ def test_no_frame_is_lost_while_one_of_two_workers_lives(transport: str, mosquit
 
         killer = threading.Thread(target=kill, name="killer")
         try:
-            settings = {"model": model, "loop": True, "answer_timeout_s": 5.0}
-            _, rows = played(pictures(tmp_path, 40), out, transport, tuple(workers), killer.start, **settings)
+            options: dict[str, Any] = {"model": model, "loop": True, "answer_timeout_s": 5.0}
+            _, rows = played(pictures(tmp_path, 40), out, transport, tuple(workers), killer.start, **options)
         finally:
             has_ended.set()
             killer.join(WAIT_S)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cloud.node import CloudNode
 from edge.config import EdgeConfig
 from edge.run import NOTHING_ANSWERED, run
 from edge.workers.worker_directory import NoWorkerError
@@ -26,6 +24,7 @@ from shared.runlog.run_manifest import read_manifest
 from tests.edge.conftest import log_lines
 from tests.pipeline.rig import WAIT_S, null_model, pictures, play, worker
 from tests.support.command import Command
+from tests.support.waiting import until
 
 __all__ = ["log_lines"]
 
@@ -58,14 +57,6 @@ class Vehicle(Command):
         return numbers[0]
 
 
-def wait_for_answers(node: CloudNode, count: int) -> None:
-    """Waits until a worker has answered so many frames."""
-    deadline_s = time.monotonic() + WAIT_S
-    while node.counts.get("answered", 0) < count:
-        assert time.monotonic() < deadline_s, node.counts
-        time.sleep(0.01)
-
-
 def test_broker_outages_and_leaving_workers_are_logged(mosquitto_broker: Broker, model: Model, tmp_path: Path) -> None:
     """The broker is killed and restarted, then the worker leaves; standard output contains only results."""
     port = mosquitto_broker.listener.port
@@ -78,7 +69,7 @@ def test_broker_outages_and_leaving_workers_are_logged(mosquitto_broker: Broker,
         node = serving.enter_context(worker(mosquitto_broker.url, model))
         joined = vehicle.wait_for_line("worker joined")
         vehicle.wait_for_line("run started", model="tiny 1")
-        wait_for_answers(node, 3)
+        until(lambda: node.counts.get("answered", 0) >= 3)
         os.kill(mosquitto_broker.pid, signal.SIGKILL)
         mosquitto_broker.stop()
         vehicle.wait_for_line("connection lost", after=joined)
@@ -86,7 +77,8 @@ def test_broker_outages_and_leaving_workers_are_logged(mosquitto_broker: Broker,
         stack.enter_context(Broker.start(port=port, kind="mosquitto"))
         vehicle.wait_for_line("connection regained", after=away)
         vehicle.wait_for_line("worker joined", after=away)
-        wait_for_answers(node, node.counts["answered"] + 3)
+        before = node.counts["answered"]
+        until(lambda: node.counts["answered"] >= before + 3)
         serving.close()
         vehicle.wait_for_line("worker left", after=away)
         code, printed = vehicle.end(signal.SIGINT)

@@ -189,9 +189,13 @@ def test_images_without_masks_are_shown(finished: Path, tmp_path: Path) -> None:
 
 def test_another_source_than_the_played_one_is_refused(finished: Path, tmp_path: Path) -> None:
     """Its images would stand behind the masks of others."""
+    for path in (finished / "run.rrd", finished / "presented" / "run.rrd"):
+        path.unlink()
     _change(lambda document: document["source"].update(sha256="0" * 64, path="a.mp4"))(finished / MANIFEST_NAME)
-    with pytest.raises(SkylaneError, match=r"is not what was played, a\.mp4"):
-        drawn(finished, tmp_path / "drawn.rrd", tmp_path / "images")
+    with Command("view", finished, "--source", tmp_path / "images") as command:
+        code, _ = command.wait()
+    assert code == 1
+    assert "is not what was played, a.mp4" in " ".join(command.log_lines)
 
 
 @pytest.mark.parametrize("value", ["abc", "nan", "inf"])
@@ -223,10 +227,11 @@ def test_no_server_is_left_and_nothing_printed(finished: Path) -> None:
     assert alive == []
 
 
-def test_a_damaged_file_for_rerun_is_named(finished: Path) -> None:
+def test_a_damaged_file_for_rerun_is_named(finished: Path, tmp_path: Path) -> None:
     """A full disk leaves one."""
     (finished / "run.rrd").write_bytes(b"RRF2 and then nothing that Rerun knows")
-    with Command("view", finished) as command:
-        code, _ = command.wait()
-    assert code == 1
-    assert "run.rrd cannot be read" in " ".join(command.log_lines)
+    with (
+        saved_scene(finished, tmp_path / "drawn.rrd") as scene,
+        pytest.raises(SkylaneError, match=r"run\.rrd cannot be read"),
+    ):
+        scene.draw_file(finished / "run.rrd")

@@ -35,9 +35,9 @@ from tests.edge.view.watching import (
     read_rrd,
     record,
     show,
-    until,
     watched,
 )
+from tests.support.waiting import until
 
 LogLines = Callable[[], list[dict[str, Any]]]
 

@@ -161,11 +161,3 @@ def card_with(*names: str) -> ModelCard:
     """Returns the card of a model with these classes."""
     labels = replace(CARD.labels, names=names, colours=tuple((40 * i, 255 - 40 * i, 9) for i in range(len(names))))
     return replace(CARD, labels=labels)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits until a condition is true."""
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)

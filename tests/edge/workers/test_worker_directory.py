@@ -1,6 +1,5 @@
 """The directory of workers."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import WORKER_STATUS
 from shared.mqtt.bus import Delivery
 from tests.edge.samples import CARD
+from tests.support.waiting import beside
 
 WAIT_S = 60.0
 
@@ -107,11 +107,9 @@ def test_offline_workers_do_not_count_against_the_limit() -> None:
 def test_a_vehicle_can_wait_for_a_card() -> None:
     """Vehicle and worker are often started at the same time."""
     directory, found = WorkerDirectory("tiny"), []
-    waiting = threading.Thread(target=lambda: found.append(directory.wait_for_card(WAIT_S)))
-    waiting.start()
-    directory.announced(_message("w", _status(NodeState.ONLINE, replace(CARD, name="other"))))
-    directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
-    waiting.join(WAIT_S)
+    with beside(lambda: found.append(directory.wait_for_card(WAIT_S))):
+        directory.announced(_message("w", _status(NodeState.ONLINE, replace(CARD, name="other"))))
+        directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     assert found == [CARD]
 
 
