@@ -121,53 +121,34 @@ def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], st
     assert "rate_hz" not in provenance
 
 
-@pytest.mark.parametrize(
-    ("names", "problem"),
-    [
-        ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
-        ([f"{NS + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{1000000000 + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{1700000000123 + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{NS + 2 * i}.png" for i in range(3)], "too close or too far apart"),
-        (["1700000000.9.png", "1700000001.10.png"], "the names hold no times"),
-        (["1700000000.900000000.png", "1700000001.50000000.png"], "the names hold no times"),
-        (["1700000000_5.png", "1700000001_10.png"], "the names hold no times"),
-        (["123045_200000000.png", "123046_100000000.png"], "the names hold no times"),
-        (["0123045_100000000.png", "0123046_200000000.png"], "the names hold no times"),
-        ([f"{hour}.png" for hour in (2024011508, 2024011509, 2024011510)], "the names hold no times"),
-        (["2024011508_000000000.png", "2024011509_000000000.png"], "the names hold no times"),
-        (["2024011512304500.png", "2024011512304600.png"], "the names hold no times"),
-        ([*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"], "3 of 4 images have a time, odd.png has none"),
-        ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
-        ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
-        ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
-        (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
-        (["2301011200.png", "2301011201.png"], "the names hold no times"),
-        (["230101120000.png", "230101120001.png"], "the names hold no times"),
-    ],
-    ids=[
-        "counter",
-        "large counter of ns",
-        "large counter of s",
-        "large counter of ms",
-        "too close",
-        "numbered in a second",
-        "unpadded ns after a point",
-        "numbered after the seconds",
-        "stamps that do not increase",
-        "longer index",
-        "hours",
-        "hours and ns",
-        "hundredths of a second",
-        "one does not fit",
-        "twice",
-        "counter in a second",
-        "two units",
-        "date",
-        "minutes",
-        "short date",
-    ],
-)
+NO_TIMES: dict[str, tuple[list[str], str]] = {
+    "counter": ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
+    "large counter of ns": ([f"{NS + i}.png" for i in range(3)], "the names hold no times"),
+    "large counter of s": ([f"{1000000000 + i}.png" for i in range(3)], "the names hold no times"),
+    "large counter of ms": ([f"{1700000000123 + i}.png" for i in range(3)], "the names hold no times"),
+    "too close": ([f"{NS + 2 * i}.png" for i in range(3)], "too close or too far apart"),
+    "numbered in a second": (["1700000000.9.png", "1700000001.10.png"], "the names hold no times"),
+    "unpadded ns after a point": (["1700000000.900000000.png", "1700000001.50000000.png"], "the names hold no times"),
+    "numbered after the seconds": (["1700000000_5.png", "1700000001_10.png"], "the names hold no times"),
+    "stamps that do not increase": (["123045_200000000.png", "123046_100000000.png"], "the names hold no times"),
+    "longer index": (["0123045_100000000.png", "0123046_200000000.png"], "the names hold no times"),
+    "hours": ([f"{hour}.png" for hour in (2024011508, 2024011509, 2024011510)], "the names hold no times"),
+    "hours and ns": (["2024011508_000000000.png", "2024011509_000000000.png"], "the names hold no times"),
+    "hundredths of a second": (["2024011512304500.png", "2024011512304600.png"], "the names hold no times"),
+    "one does not fit": (
+        [*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"],
+        "3 of 4 images have a time, odd.png has none",
+    ),
+    "twice": ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
+    "counter in a second": ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
+    "two units": ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
+    "date": (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
+    "minutes": (["2301011200.png", "2301011201.png"], "the names hold no times"),
+    "short date": (["230101120000.png", "230101120001.png"], "the names hold no times"),
+}
+
+
+@pytest.mark.parametrize(("names", "problem"), NO_TIMES.values(), ids=NO_TIMES)
 def test_numbers_that_are_no_times_are_not_used(tmp_path: Path, names: list[str], problem: str) -> None:
     """A counter must not become a stamp; the warning names the reason."""
     fill(tmp_path, *names)
@@ -265,22 +246,10 @@ def test_a_list_that_is_not_used_is_named(tmp_path: Path, listed: str, text: str
     assert problem in note
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "labels",
-        "SegmentationClass",
-        "gtFine/train",
-        "masks",
-        "Annotations",
-        "trainannot",
-        "label_images",
-        "ground_truth",
-        "camera_mask",
-        "CameraSeg",
-        "lbl",
-    ],
-)
+LABEL_FOLDERS = ("labels", "SegmentationClass", "gtFine/train", "masks", "Annotations", "trainannot", "label_images")
+
+
+@pytest.mark.parametrize("folder", [*LABEL_FOLDERS, "ground_truth", "camera_mask", "CameraSeg", "lbl"])
 def test_label_images_are_no_camera_unless_named(tmp_path: Path, folder: str) -> None:
     """A data set is unpacked with its label images beside its images."""
     fill(tmp_path, "images/0.png", f"{folder}/0.png")
