@@ -1,5 +1,6 @@
 """Samples for the vehicle's tests: a model card, frames, their records, and replies."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,3 +88,27 @@ def make_result(image: Any, time_ms: int = 0) -> FrameResult:
         result=np.zeros((height, width), np.uint8),
         geometry=plan(Resize.CROP, height, width, height, width),
     )
+
+
+class RecordingSink:
+    """A sink that stores the frames that it gets; `on_write` is called before each is stored."""
+
+    def __init__(self, on_write: Callable[[FrameResult], object] = lambda _: None, *, in_order: bool = True) -> None:
+        self.in_order = in_order
+        self.frames: list[FrameResult] = []
+        self.is_closed = False
+        self._on_write = on_write
+
+    @property
+    def got(self) -> list[int]:
+        """The sequence numbers of the stored frames."""
+        return [frame.sequence for frame in self.frames]
+
+    def write(self, frame: FrameResult) -> None:
+        """See Sink."""
+        self._on_write(frame)
+        self.frames.append(frame)
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True

@@ -18,6 +18,7 @@ from shared.imaging.frames import Layout
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
+from tests.edge.samples import RecordingSink
 from tests.pipeline.rig import (
     HEIGHT,
     WAIT_S,
@@ -113,39 +114,20 @@ def test_video_and_bag_have_one_frame_per_mask(mosquitto_url: str, model: Model,
         np.testing.assert_array_equal(frame.pixels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))  # type: ignore[union-attr]
 
 
-class SlowSink:
-    """A sink that writes nothing before all frames are answered."""
-
-    in_order = True
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_closed = False
-        self.may_write = threading.Event()
-
-    def write(self, _: object) -> None:
-        """See Sink."""
-        assert self.may_write.wait(WAIT_S)
-        self.count += 1
-
-    def close(self) -> None:
-        """See Sink."""
-        self.is_closed = True
-
-
 def test_a_run_waits_for_slow_sinks(model: Model, tmp_path: Path) -> None:
     """On a busy machine a video may be complete long after the last answer."""
-    sink = SlowSink()
+    may_write = threading.Event()
+    sink = RecordingSink(lambda _: may_write.wait(WAIT_S))
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(tmp_path, 60), tmp_path / "car", sinks=[sink])
 
         def let_write_when_answered() -> None:
             until(lambda: vehicle.answered() == 60)
-            sink.may_write.set()
+            may_write.set()
 
         with beside(let_write_when_answered):
             vehicle.play()
-    assert sink.count == 60
+    assert sink.got == list(range(60))
     assert sink.is_closed
 
 
