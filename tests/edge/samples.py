@@ -1,6 +1,6 @@
 """Samples for the vehicle's tests: a model card, frames, their records, and replies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from edge.frame_record import FrameRecord
 from edge.sinks.sink import FrameResult
 from shared.imaging import image_codecs
-from shared.imaging.frames import Frame, Layout
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status
@@ -112,3 +112,26 @@ class RecordingSink:
     def close(self) -> None:
         """See Sink."""
         self.is_closed = True
+
+
+class ListedSource:
+    """A source with given frames, which may end with an error."""
+
+    frame_count = None
+    provenance: dict[str, str | int | float | list[str]] = {"kind": "list"}  # noqa: RUF012 (the protocol's type)
+
+    def __init__(self, frames: Iterable[Frame | UnreadableFrame], error: Exception | None = None) -> None:
+        self._frames = frames
+        self._error = error
+        self.yielded = 0
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """See FrameSource."""
+        for frame in self._frames:
+            self.yielded += 1
+            yield frame
+        if self._error:
+            raise self._error
+
+    def close(self) -> None:
+        """See FrameSource."""
