@@ -53,10 +53,10 @@ def pour(request: BaseHTTPRequestHandler) -> None:
 
 def drip(request: BaseHTTPRequestHandler) -> None:
     """Sends one byte of a header a second, until the receiver ends."""
-    server: Any = request.server
+    assert isinstance(request.server, _Server)
     with suppress(OSError):
         request.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
-        while not server.ended.wait(1):
+        while not request.server.ended.wait(1):
             request.wfile.write(b"x")
             request.wfile.flush()
 
@@ -72,6 +72,14 @@ def hang_up(request: BaseHTTPRequestHandler) -> None:
 
 
 MISBEHAVIOURS = (refuse, redirect, hang, pour, drip, talk_nonsense, hang_up)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ended = threading.Event()
 
 
 class OtlpReceiver:
@@ -94,9 +102,7 @@ class OtlpReceiver:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._server.ended = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
