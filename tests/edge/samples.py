@@ -1,13 +1,15 @@
 """Samples for the vehicle's tests: a model card, frames, their records, and replies."""
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from edge.frame_record import FrameRecord
+from edge.sinks.sink import FrameResult
 from shared.imaging import image_codecs
-from shared.imaging.frames import Frame, Layout
-from shared.imaging.geometry import Resize
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
+from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.model_card import ModelCard
@@ -71,3 +73,65 @@ def make_answer(record: FrameRecord, status: Status = Status.ANSWERED, **changes
         "stamps": record.stamps + cloud,
     }
     return ResultMessage(**fields | changes)
+
+
+def make_result(image: Any, time_ms: int = 0) -> FrameResult:
+    """Makes a frame of a camera with a mask of class 0; `image`: H×W×3 uint8 RGB."""
+    height, width = image.shape[:2]
+    return FrameResult(
+        camera="/cam",
+        sequence=time_ms,
+        frame_index=time_ms,
+        stamp_ns=10**18,
+        source_ns=10**18 + time_ms * 1_000_000,
+        image=image,
+        result=np.zeros((height, width), np.uint8),
+        geometry=plan(Resize.CROP, height, width, height, width),
+    )
+
+
+class RecordingSink:
+    """A sink that stores the frames that it gets; `on_write` is called before each is stored."""
+
+    def __init__(self, on_write: Callable[[FrameResult], object] = lambda _: None, *, in_order: bool = True) -> None:
+        self.in_order = in_order
+        self.frames: list[FrameResult] = []
+        self.is_closed = False
+        self._on_write = on_write
+
+    @property
+    def got(self) -> list[int]:
+        """The sequence numbers of the stored frames."""
+        return [frame.sequence for frame in self.frames]
+
+    def write(self, frame: FrameResult) -> None:
+        """See Sink."""
+        self._on_write(frame)
+        self.frames.append(frame)
+
+    def close(self) -> None:
+        """See Sink."""
+        self.is_closed = True
+
+
+class ListedSource:
+    """A source with given frames, which may end with an error."""
+
+    frame_count = None
+    provenance: dict[str, str | int | float | list[str]] = {"kind": "list"}  # noqa: RUF012 (the protocol's type)
+
+    def __init__(self, frames: Iterable[Frame | UnreadableFrame], error: Exception | None = None) -> None:
+        self._frames = frames
+        self._error = error
+        self.yielded = 0
+
+    def frames(self) -> Iterator[Frame | UnreadableFrame]:
+        """See FrameSource."""
+        for frame in self._frames:
+            self.yielded += 1
+            yield frame
+        if self._error:
+            raise self._error
+
+    def close(self) -> None:
+        """See FrameSource."""

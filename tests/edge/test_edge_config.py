@@ -106,30 +106,6 @@ def test_the_shipped_configuration_contains_every_key_with_its_default() -> None
     assert EdgeConfig.model_fields.keys() <= keys
 
 
-def test_the_help_of_play_groups_its_options(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only `--config`, `--quiet` and the help stand outside of a group."""
-    with pytest.raises(SystemExit):
-        cli.main(["edge", "play", "--help-all"])
-    lines = capsys.readouterr().out.splitlines()
-    headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert headings == [
-        "Options:",
-        "Source:",
-        "Connection:",
-        "Timing:",
-        "Frames that are not sent:",
-        "Presentation:",
-        "Encoding:",
-        "Results:",
-        "Live view:",
-        "Advanced:",
-    ]
-    ungrouped = lines[lines.index("Options:") : lines.index("Source:")]
-    options = [line for line in ungrouped if line.startswith("  -")]
-    for option, name in zip(options, ("--config", "--help-all", "--quiet", "--help"), strict=True):
-        assert name in option
-
-
 def test_a_dispatch_without_a_broker_is_refused() -> None:
     """The vehicle itself calls the workers then, and chooses by its frames in flight."""
     given = {"transport": "grpc", "worker_addresses": ("worker:8001",), "dispatch": "group"}

@@ -14,7 +14,7 @@ from edge.sources.source import SourceError, kind_of, open_source
 from rosbag_tools.extraction import extract
 from rosbag_tools.writer import BagWriter
 from shared.config import ConfigError, read_yaml
-from shared.imaging.frames import Frame, UnreadableFrame
+from shared.imaging.frames import Frame, Layout, UnreadableFrame
 
 NS = 1_403_636_579_763_555_584
 STEP = 50_000_000
@@ -46,14 +46,50 @@ def notes(folder: Path) -> Any:
 def test_images_are_played_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     """The tenth image follows the ninth; the stamps are invented, which the run record says once."""
     fill(tmp_path, *(f"frame_{number}.png" for number in range(1, 13)))
+    (tmp_path / "notes.txt").write_text("x")
     source = open_source(str(tmp_path))
-    frames = [frame for frame in source.frames() if isinstance(frame, Frame)]
-    assert [int(frame.pixels[0, 0]) for frame in frames] == list(range(12))
-    assert [frame.stamp_ns for frame in frames] == [10**8 * index for index in range(12)]
+    for _ in range(2):  # The source can be read twice.
+        frames = [frame for frame in source.frames() if isinstance(frame, Frame)]
+        assert [int(frame.pixels[0, 0]) for frame in frames] == list(range(12))
+    assert source.frame_count == 12
+    assert (
+        [frame.stamp_ns for frame in frames] == [frame.source_ns for frame in frames] == [10**8 * i for i in range(12)]
+    )
+    assert [(frame.camera, frame.index) for frame in frames] == [(tmp_path.name, index) for index in range(12)]
+    assert all(frame.read_ns > 0 for frame in frames)
     assert source.provenance["notes"] == [
         f"{INVENTED}{tmp_path.name}: the names hold no times, and there is no list of times"
     ]
     assert source.provenance["rate_hz"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "layout"),
+    [
+        ((8, 12), np.uint8, Layout.MONO8),
+        ((8, 12), np.uint16, Layout.MONO16),
+        ((8, 12, 4), np.uint8, Layout.BGR8),
+        ((8, 12, 3), np.uint16, Layout.BGR8),
+    ],
+    ids=["grey", "16-bit grey", "with alpha", "16-bit colour"],
+)
+def test_images_of_every_pixel_format_are_read(tmp_path: Path, shape: Any, dtype: Any, layout: Layout) -> None:
+    """Each becomes the layout that is closest to the file."""
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    cv2.imwrite(str(tmp_path / "0.png"), pixels)
+    (frame,) = open_source(str(tmp_path)).frames()
+    assert isinstance(frame, Frame)
+    assert (frame.layout, frame.pixels.dtype, frame.pixels.shape) == (layout, layout.dtype, layout.shape(8, 12))
+    if layout is not Layout.BGR8:
+        np.testing.assert_array_equal(frame.pixels, pixels)
+
+
+def test_the_hash_of_a_folder_depends_on_its_contents(tmp_path: Path) -> None:
+    """A result must be traceable to its input."""
+    before = open_source(str(fill(tmp_path, "0.png", "1.png"))).provenance
+    assert before == open_source(str(tmp_path)).provenance
+    fill(tmp_path, "1.png")
+    assert before["sha256"] != open_source(str(tmp_path)).provenance["sha256"]
 
 
 @pytest.mark.parametrize(
@@ -85,53 +121,34 @@ def test_times_in_names_are_stamps_and_pace(tmp_path: Path, names: list[str], st
     assert "rate_hz" not in provenance
 
 
-@pytest.mark.parametrize(
-    ("names", "problem"),
-    [
-        ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
-        ([f"{NS + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{1000000000 + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{1700000000123 + i}.png" for i in range(3)], "the names hold no times"),
-        ([f"{NS + 2 * i}.png" for i in range(3)], "too close or too far apart"),
-        (["1700000000.9.png", "1700000001.10.png"], "the names hold no times"),
-        (["1700000000.900000000.png", "1700000001.50000000.png"], "the names hold no times"),
-        (["1700000000_5.png", "1700000001_10.png"], "the names hold no times"),
-        (["123045_200000000.png", "123046_100000000.png"], "the names hold no times"),
-        (["0123045_100000000.png", "0123046_200000000.png"], "the names hold no times"),
-        ([f"{hour}.png" for hour in (2024011508, 2024011509, 2024011510)], "the names hold no times"),
-        (["2024011508_000000000.png", "2024011509_000000000.png"], "the names hold no times"),
-        (["2024011512304500.png", "2024011512304600.png"], "the names hold no times"),
-        ([*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"], "3 of 4 images have a time, odd.png has none"),
-        ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
-        ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
-        ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
-        (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
-        (["2301011200.png", "2301011201.png"], "the names hold no times"),
-        (["230101120000.png", "230101120001.png"], "the names hold no times"),
-    ],
-    ids=[
-        "counter",
-        "large counter of ns",
-        "large counter of s",
-        "large counter of ms",
-        "too close",
-        "numbered in a second",
-        "unpadded ns after a point",
-        "numbered after the seconds",
-        "stamps that do not increase",
-        "longer index",
-        "hours",
-        "hours and ns",
-        "hundredths of a second",
-        "one does not fit",
-        "twice",
-        "counter in a second",
-        "two units",
-        "date",
-        "minutes",
-        "short date",
-    ],
-)
+NO_TIMES: dict[str, tuple[list[str], str]] = {
+    "counter": ([f"{i:010d}.png" for i in range(3)], "the names hold no times"),
+    "large counter of ns": ([f"{NS + i}.png" for i in range(3)], "the names hold no times"),
+    "large counter of s": ([f"{1000000000 + i}.png" for i in range(3)], "the names hold no times"),
+    "large counter of ms": ([f"{1700000000123 + i}.png" for i in range(3)], "the names hold no times"),
+    "too close": ([f"{NS + 2 * i}.png" for i in range(3)], "too close or too far apart"),
+    "numbered in a second": (["1700000000.9.png", "1700000001.10.png"], "the names hold no times"),
+    "unpadded ns after a point": (["1700000000.900000000.png", "1700000001.50000000.png"], "the names hold no times"),
+    "numbered after the seconds": (["1700000000_5.png", "1700000001_10.png"], "the names hold no times"),
+    "stamps that do not increase": (["123045_200000000.png", "123046_100000000.png"], "the names hold no times"),
+    "longer index": (["0123045_100000000.png", "0123046_200000000.png"], "the names hold no times"),
+    "hours": ([f"{hour}.png" for hour in (2024011508, 2024011509, 2024011510)], "the names hold no times"),
+    "hours and ns": (["2024011508_000000000.png", "2024011509_000000000.png"], "the names hold no times"),
+    "hundredths of a second": (["2024011512304500.png", "2024011512304600.png"], "the names hold no times"),
+    "one does not fit": (
+        [*(f"{NS + STEP * i}.png" for i in range(3)), "odd.png"],
+        "3 of 4 images have a time, odd.png has none",
+    ),
+    "twice": ([f"{NS}.png", f"{NS}.jpg", f"{NS + STEP}.png"], f"{NS}.jpg and {NS}.png have the same time"),
+    "counter in a second": ([f"1700000000_{i:06d}.png" for i in range(3)], "too close or too far apart"),
+    "two units": ([f"{i:06d}_{1403636579763555 + 10**6 * i}.png" for i in range(3)], "can be a time in two units"),
+    "date": (["20230101120000.png", "20230101120001.png"], "the names hold no times"),
+    "minutes": (["2301011200.png", "2301011201.png"], "the names hold no times"),
+    "short date": (["230101120000.png", "230101120001.png"], "the names hold no times"),
+}
+
+
+@pytest.mark.parametrize(("names", "problem"), NO_TIMES.values(), ids=NO_TIMES)
 def test_numbers_that_are_no_times_are_not_used(tmp_path: Path, names: list[str], problem: str) -> None:
     """A counter must not become a stamp; the warning names the reason."""
     fill(tmp_path, *names)
@@ -229,22 +246,10 @@ def test_a_list_that_is_not_used_is_named(tmp_path: Path, listed: str, text: str
     assert problem in note
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "labels",
-        "SegmentationClass",
-        "gtFine/train",
-        "masks",
-        "Annotations",
-        "trainannot",
-        "label_images",
-        "ground_truth",
-        "camera_mask",
-        "CameraSeg",
-        "lbl",
-    ],
-)
+LABEL_FOLDERS = ("labels", "SegmentationClass", "gtFine/train", "masks", "Annotations", "trainannot", "label_images")
+
+
+@pytest.mark.parametrize("folder", [*LABEL_FOLDERS, "ground_truth", "camera_mask", "CameraSeg", "lbl"])
 def test_label_images_are_no_camera_unless_named(tmp_path: Path, folder: str) -> None:
     """A data set is unpacked with its label images beside its images."""
     fill(tmp_path, "images/0.png", f"{folder}/0.png")
@@ -311,6 +316,10 @@ def test_several_cameras_are_merged_by_time(tmp_path: Path) -> None:
     assert played(mav, topics=["cam1"]) == [both[1], both[3]]
     part = played(mav, start_offset_s=0.05, duration_s=0.05)
     assert part == [("cam0", 0, NS + STEP), ("cam1", 0, NS + STEP + 7)]
+    with pytest.raises(SourceError, match="has 5 images, none of them in the selected time"):
+        open_source(str(mav), start_offset_s=1.0)
+    with pytest.raises(SourceError, match=r"no camera 'front': it has cam0, cam1"):
+        open_source(str(mav), topics=["front"])
 
 
 def test_cameras_of_which_one_has_no_times_are_all_played_at_the_invented_rate(tmp_path: Path) -> None:
@@ -392,6 +401,8 @@ def test_what_is_no_image_keeps_its_row(tmp_path: Path) -> None:
     animation.durations = [10, 10]
     cv2.imwriteanimation(str(tmp_path / "7.png"), animation)
     cv2.imwrite(str(tmp_path / "8.png"), np.zeros((8, 8, 4), np.uint8))
+    for number, content in enumerate((b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(50)), start=9):
+        (tmp_path / f"{number}.png").write_bytes(content)
     source = open_source(str(tmp_path))
     assert source.provenance["sha256"]
     reasons = [frame.reason if isinstance(frame, UnreadableFrame) else "" for frame in source.frames()]
@@ -404,8 +415,9 @@ def test_what_is_no_image_keeps_its_row(tmp_path: Path) -> None:
         "float32: save it as 8 or 16",
         "animated",
         "",
+        *(f"{number}.png" for number in (9, 10, 11)),
     ]
-    assert [part in reason for part, reason in zip(expected, reasons, strict=True)] == [True] * 8
+    assert [part in reason for part, reason in zip(expected, reasons, strict=True)] == [True] * 11
     assert [bool(reason) for reason in reasons] == [bool(part) for part in expected]
 
 

@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from shared.runlog.latency_log import LogWriter, Outcome, read_rows
 from shared.runlog.repair import repair
 from shared.stages import Stage, Stamp
 from tests.edge.samples import HEIGHT, WIDTH, make_answer, make_frame, mark_sent
+from tests.support.waiting import beside
 
 SECOND_NS = 10**9
 RESULT = ModelResult(np.zeros((HEIGHT, WIDTH), np.uint8), "3", "tflite")
@@ -333,23 +334,17 @@ def test_a_result_of_the_vehicle_after_the_deadline_is_expired(books: Callable[.
     assert book.ledger.counts().median_ms is None
 
 
-def test_a_compared_frame_that_is_sent_keeps_its_distance_after_a_crash(book: Book, tmp_path: Path) -> None:
-    """The journal has the columns of the log."""
-    record = mark_sent(book.gated(distance=40.25))
-    book.ledger.open(record)
-    crashed = shutil.copytree(book.folder, tmp_path / "crashed")
-    assert repair(crashed) == 1
-    (row,) = read_rows(crashed)
-    assert (row["outcome"], row["gate_distance"]) == ("aborted", "40.250000")
-
-
-def test_a_reused_frame_that_a_crash_lost_is_a_gap_in_the_sequence(book: Book, tmp_path: Path) -> None:
-    """It is in no journal, because it was not sent."""
+def test_after_a_crash_open_frames_and_gaps_are_closed(book: Book, tmp_path: Path) -> None:
+    """A frame is in the journal, with its columns, before it is sent; one that was not sent is a gap in the sequence."""
     book.gated()
+    book.ledger.open(mark_sent(book.gated(distance=40.25)))
     book.sent()
     crashed = shutil.copytree(book.folder, tmp_path / "crashed")
-    assert repair(crashed) == 2
-    assert {row["outcome"] for row in read_rows(crashed)} == {"aborted"}
+    assert repair(crashed) == 3
+    rows = sorted(read_rows(crashed), key=lambda row: int(row["sequence"]))
+    assert [(row["outcome"], row["gate_distance"]) for row in rows] == [
+        ("aborted", ""), ("aborted", "40.250000"), ("aborted", "")
+    ]  # fmt: skip
 
 
 def test_an_unreadable_frame_gets_a_row(book: Book) -> None:
@@ -360,27 +355,20 @@ def test_an_unreadable_frame_gets_a_row(book: Book) -> None:
     assert (row["frame_index"], row["frame_stamp_ns"], row["source_ns"], row["read_ms"]) == ("4", "8", "9", "0.000010")
 
 
-def test_a_frame_is_in_the_journal_before_it_is_sent(book: Book, tmp_path: Path) -> None:
-    """After a crash, the frames in flight are found there."""
-    for _ in range(3):
-        book.sent()
-    crashed = shutil.copytree(book.folder, tmp_path / "crashed")
-    assert repair(crashed) == 3
-    assert {row["outcome"] for row in read_rows(crashed)} == {"aborted"}
-
-
 def test_concurrent_ends_of_a_frame_produce_one_row(book: Book) -> None:
     """Answers, failed deliveries and timeouts race for every frame; exactly one of them wins."""
     count = 300
     records = [book.sent(i) for i in range(count)]
     messages = [make_answer(record) for record in records]
     ledger = book.ledger
-    _at_once(
+    works = (
         [partial(_receive, ledger, message) for message in messages],
         [partial(ledger.close_undelivered, record.id, "no_worker") for record in reversed(records)],
         [partial(ledger.close_timed_out, 1 << 62)] * 20,
         [partial(_receive, ledger, message) for message in reversed(messages)],
     )
+    with beside(*(lambda work=work: [step() for step in work] for work in works)):
+        pass
     assert book.ledger.wait_until_idle(60.0)
     rows = book.rows()
     assert len({row["sequence"] for row in rows}) == len(rows) == count
@@ -395,20 +383,6 @@ def _receive(ledger: Ledger, message: ResultMessage) -> None:
     if record:
         record.times[Stage.RETURNED] = record.times[Stage.MASK_DECODED] = clock.now_ns()
         ledger.finish(record, message, 1, None)
-
-
-def _at_once(*works: Sequence[Callable[[], None]]) -> None:
-    """Runs each list of functions in its own thread, all at the same time."""
-
-    def work_through(work: Sequence[Callable[[], None]]) -> None:
-        for step in work:
-            step()
-
-    threads = [threading.Thread(target=work_through, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
 
 
 def test_listeners_get_every_ended_frame_and_only_results_in_time(books: Callable[..., Book]) -> None:

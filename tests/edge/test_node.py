@@ -3,9 +3,10 @@
 import json
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from edge import run_record
@@ -15,57 +16,46 @@ from edge.node import EdgeNode, RunSettings
 from edge.transports.mqtt_transport import MqttTransport, vehicle_will
 from edge.transports.transport import MAX_QUEUED_REPLIES, TransportEvents
 from shared.errors import SkylaneError
-from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.messages.node_status import NodeState, NodeStatus, pack_status, unpack_status
-from shared.messages.topics import FRAMES, VEHICLE_STATUS, WORKER_STATUS
+from shared.messages.topics import FRAMES, RETRIES, VEHICLE_STATUS, WORKER_STATUS
 from shared.runlog.latency_log import LogWriter, Outcome, read_rows
-from tests.edge.samples import CARD
+from tests.edge.samples import CARD, ListedSource, make_frame
 from tests.support.memory_bus import MemoryBus
 
 WAIT_S = 60.0
 
 
-class Endless:
-    """A source that never ends, except with an error."""
+def endless() -> ListedSource:
+    """Returns a source that never ends."""
+    return ListedSource(map(make_frame, count()))
 
-    frame_count = None
-    provenance: dict[str, str | int | float | list[str]] = {"kind": "endless"}  # noqa: RUF012 (the protocol's type)
 
-    def __init__(self, error_at: int = -1, error: Exception | None = None) -> None:
-        self._error_at = error_at
-        self._error = error
-
-    def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """See FrameSource."""
-        index = 0
-        while True:
-            if index == self._error_at and self._error:
-                raise self._error
-            yield Frame(np.zeros((8, 12, 3), np.uint8), Layout.RGB8, "/left", index, 0, index, 0)
-            index += 1
-
-    def close(self) -> None:
-        """See FrameSource."""
+def failing(error: Exception) -> ListedSource:
+    """Returns a source that fails after five frames."""
+    return ListedSource([make_frame(index) for index in range(5)], error)
 
 
 @pytest.fixture
 def bus() -> Iterator[MemoryBus]:
     """Returns a bus with a worker that receives frames and never answers."""
     with MemoryBus() as made:
-        made.publish(
-            WORKER_STATUS.of(worker="w"),
-            pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))),
-            qos=1,
-            retained=True,
-        )
+        _announce(made, "w")
         made.subscribe(FRAMES.filter(model="tiny"), 1, lambda _: None)
         yield made
 
 
-def _node(bus: MemoryBus, log: LogWriter, source: Endless, events: TransportEvents | None = None) -> EdgeNode:
+def _announce(bus: MemoryBus, worker: str, state: NodeState = NodeState.ONLINE) -> None:
+    status = NodeStatus(state, "s9", 4, (CARD,) if state is NodeState.ONLINE else ())
+    bus.publish(WORKER_STATUS.of(worker=worker), pack_status(status), qos=1, retained=True)
+
+
+def _node(
+    bus: MemoryBus, log: LogWriter, source: ListedSource, events: TransportEvents | None = None, **settings: Any
+) -> EdgeNode:
     transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
     assert transport.wait_for_card(WAIT_S) == CARD
-    config = EdgeConfig(vehicle="car", closed_loop=True, codec="raw", window=3, answer_timeout_s=0.3)
+    given = {"vehicle": "car", "closed_loop": True, "codec": "raw", "window": 3, "answer_timeout_s": 0.3}
+    config = EdgeConfig.model_validate(given | settings)
     return EdgeNode(source, transport, log, [], RunSettings(config, "s1", CARD), events=events)
 
 
@@ -77,7 +67,7 @@ def _no_threads_left() -> bool:
 def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, tmp_path: Path) -> None:
     """The run waits for the frames in flight; every frame has its row, and the error is reported at the end."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, Endless(5, SkylaneError("the rest is missing")))
+        node = _node(bus, log, failing(SkylaneError("the rest is missing")))
         counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["the rest is missing"]
     assert (counts.read, counts.outcomes) == (5, {Outcome.LOST: 5})
@@ -88,7 +78,7 @@ def test_a_source_that_fails_ends_the_run_in_order(bus: MemoryBus, tmp_path: Pat
 def test_an_unexpected_exception_ends_the_run_with_all_rows_written(bus: MemoryBus, tmp_path: Path) -> None:
     """The exception is raised, and no row is lost."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, Endless(5, ZeroDivisionError("a bug")))
+        node = _node(bus, log, failing(ZeroDivisionError("a bug")))
         with pytest.raises(ZeroDivisionError, match="a bug"):
             node.run(lambda: None)
     counts = node.counts()
@@ -100,7 +90,7 @@ def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, tmp_pat
     """It is raised again by `run`."""
     events = TransportEvents()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, Endless(), events)
+        node = _node(bus, log, endless(), events)
         with pytest.raises(KeyError, match="lost"):
             node.run(lambda: events.fault(KeyError("lost")))
     assert node.counts().read == node.counts().closed
@@ -110,12 +100,33 @@ def test_an_exception_on_the_network_thread_ends_the_run(bus: MemoryBus, tmp_pat
 def test_a_stopped_run_accounts_for_every_frame(bus: MemoryBus, tmp_path: Path) -> None:
     """The stop comes while frames are read, queued and in flight."""
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, Endless())
+        node = _node(bus, log, endless())
         counts = node.run(lambda: node.stop() if node.counts().read >= 3 else None)
     assert counts.read == counts.closed == len(list(read_rows(tmp_path)))
     assert counts.in_flight == 0
     assert set(counts.outcomes) <= {Outcome.LOST, Outcome.DROPPED}
     assert _no_threads_left()
+
+
+def test_without_retries_the_frames_of_a_dead_worker_are_lost(bus: MemoryBus, tmp_path: Path) -> None:
+    """Another worker could answer them. Every frame still has its row."""
+    bus.subscribe(RETRIES.filter(), 1, lambda _: None)
+    _announce(bus, "v")
+    died: list[str] = []
+
+    def tick() -> None:
+        counts = node.counts()
+        if not died and counts.in_flight == 3:
+            _announce(bus, "w", NodeState.OFFLINE)
+            died.append("w")
+        elif Outcome.LOST in counts.outcomes:
+            node.stop()
+
+    with LogWriter(tmp_path) as log:
+        node = _node(bus, log, endless(), retry=False, answer_timeout_s=1.0)
+        node.run(tick)
+    rows = [row for row in read_rows(tmp_path) if row["outcome"] == "lost"]
+    assert {(row["attempts"], row["reason"]) for row in rows} == {("1", "no answer")}
 
 
 def test_a_vehicle_announces_its_start_and_its_end() -> None:
@@ -155,7 +166,7 @@ def test_the_queue_of_replies_is_bounded(bus: MemoryBus, tmp_path: Path) -> None
     assert settled.wait(WAIT_S)
     assert transport.replies.qsize() == MAX_QUEUED_REPLIES
     with LogWriter(tmp_path) as log:
-        node = EdgeNode(Endless(), transport, log, [], RunSettings(EdgeConfig(vehicle="car"), "s1", CARD))
+        node = EdgeNode(endless(), transport, log, [], RunSettings(EdgeConfig(vehicle="car"), "s1", CARD))
         assert node.counts().ignored_answers == {"too_many": 3}
 
 
@@ -185,7 +196,7 @@ def test_a_run_that_loses_its_name_ends_in_order(bus: MemoryBus, tmp_path: Path)
     with pytest.raises(SkylaneError, match="car runs already"):
         events.check()
     with LogWriter(tmp_path) as log:
-        node = _node(bus, log, Endless(), events)
+        node = _node(bus, log, endless(), events)
         counts = node.run(lambda: None)
     assert [str(fault) for fault in node.faults] == ["car runs already"]
     assert counts.read == counts.closed == len(list(read_rows(tmp_path)))

@@ -12,6 +12,7 @@ from edge.ledger import Ledger
 from edge.pacing import FrameQueue, Pacer
 from shared.runlog.latency_log import LogWriter, read_rows
 from tests.edge.samples import make_frame
+from tests.support.waiting import beside, until
 
 SECOND_NS = 10**9
 YEARS_54_NS = 1_700_000_000 * SECOND_NS
@@ -76,13 +77,9 @@ def test_a_long_wait_is_logged_before_it_begins(tmp_path: Path, caplog: pytest.L
     with LogWriter(tmp_path) as log:
         ledger, queue = Ledger(log, config, "s1"), FrameQueue(2)
         frames = [make_frame(0, source_ns=0), make_frame(1, source_ns=100 * SECOND_NS)]
-        pacing = threading.Thread(target=Pacer(frames, queue, ledger, config, stop).run)
-        pacing.start()
-        while "wait_s" not in caplog.text:
-            assert pacing.is_alive()
-            stop.wait(0.01)
-        stop.set()
-        pacing.join()
+        with beside(Pacer(frames, queue, ledger, config, stop).run):
+            until(lambda: "wait_s" in caplog.text)
+            stop.set()
         for record in queue.drain():
             ledger.drop(record, "stopped")
     assert "--start-offset" in caplog.text

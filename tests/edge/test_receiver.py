@@ -1,7 +1,6 @@
 """The receiver of replies."""
 
 import dataclasses
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -27,6 +26,7 @@ from shared.task import TASKS, task_named
 from tests.edge.samples import CARD, HEIGHT, WIDTH, make_answer, make_frame, make_record, mark_sent
 from tests.edge.vehicle import WAIT_S, Vehicle
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import beside
 
 
 def reply_of(payload: bytes, arrived_ns: int) -> RawReply:
@@ -52,12 +52,9 @@ class Station(Vehicle):
         """Lets the receiver process these replies, and returns the rows."""
         for payload in payloads:
             self.transport.replies.put(reply_of(payload, clock.now_ns()))
-        thread = threading.Thread(target=self.receiver.run)
-        thread.start()
-        self.ledger.wait_until_idle(WAIT_S)
-        self.stop.set()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+        with beside(self.receiver.run):
+            self.ledger.wait_until_idle(WAIT_S)
+            self.stop.set()
         return self.rows()
 
 

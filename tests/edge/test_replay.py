@@ -1,7 +1,7 @@
 """Replay of a source."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -17,32 +17,8 @@ from shared import clock
 from shared.imaging.frames import Frame, UnreadableFrame
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
-from tests.edge.samples import make_frame
-
-WAIT_S = 60.0
-
-
-class Listed:
-    """A source with given frames, which may end with an error."""
-
-    provenance: dict[str, str | int | float | list[str]] = {"kind": "list"}  # noqa: RUF012 (the protocol's type)
-
-    def __init__(self, frames: Sequence[Frame | UnreadableFrame], error: Exception | None = None) -> None:
-        self._frames = frames
-        self._error = error
-        self.frame_count = len(frames)
-        self.yielded = 0
-
-    def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """See FrameSource."""
-        for frame in self._frames:
-            self.yielded += 1
-            yield frame
-        if self._error:
-            raise self._error
-
-    def close(self) -> None:
-        """See FrameSource."""
+from tests.edge.samples import ListedSource, make_frame
+from tests.support.waiting import beside
 
 
 @pytest.fixture
@@ -52,38 +28,31 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield Ledger(log, EdgeConfig(vehicle="car", model="tiny"), "s1")
 
 
-def _read(source: Listed, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:
+def _read(source: ListedSource, settings: EdgeConfig) -> list[Frame | UnreadableFrame]:
     ahead = ReadAhead(source, settings, threading.Event())
-    reader = threading.Thread(target=ahead.run)
-    reader.start()
-    read = list(ahead)
-    reader.join(WAIT_S)
-    assert not reader.is_alive()
-    return read
+    with beside(ahead.run):
+        return list(ahead)
 
 
 def test_a_source_is_read_once_in_order() -> None:
     """The queue is smaller than the source."""
     frames = [make_frame(i) for i in range(20)]
-    assert _read(Listed(frames), EdgeConfig(read_ahead_queue_size=2)) == frames
+    assert _read(ListedSource(frames), EdgeConfig(read_ahead_queue_size=2)) == frames
 
 
 def test_reading_ahead_is_bounded() -> None:
     """Otherwise a bag of raw frames would fill the memory."""
-    source, stop = Listed([make_frame(i) for i in range(100)]), threading.Event()
+    source, stop = ListedSource([make_frame(i) for i in range(100)]), threading.Event()
     ahead = ReadAhead(source, EdgeConfig(read_ahead_queue_size=4), stop)
-    reader = threading.Thread(target=ahead.run)
-    reader.start()
-    next(iter(ahead))
-    assert source.yielded <= 4 + 2
-    stop.set()
-    reader.join(WAIT_S)
-    assert not reader.is_alive()
+    with beside(ahead.run):
+        next(iter(ahead))
+        assert source.yielded <= 4 + 2
+        stop.set()
 
 
 def test_a_loop_continues_index_and_time() -> None:
     """Results of the second round must not overwrite those of the first; the gap between rounds is one period."""
-    source = Listed([make_frame(i, source_ns=1000 + 10 * i) for i in range(3)])
+    source = ListedSource([make_frame(i, source_ns=1000 + 10 * i) for i in range(3)])
     read = _read(source, EdgeConfig(loop=True, frames=8))
     assert [item.index for item in read] == list(range(8))
     assert {later.source_ns - earlier.source_ns for earlier, later in pairwise(read)} == {10}
@@ -91,30 +60,25 @@ def test_a_loop_continues_index_and_time() -> None:
 
 def test_a_loop_over_at_most_one_frame_ends() -> None:
     """A single frame has no period, and an empty source must not loop without end."""
-    assert len(_read(Listed([make_frame()]), EdgeConfig(loop=True, frames=3))) == 3
-    assert _read(Listed([]), EdgeConfig(loop=True)) == []
+    assert len(_read(ListedSource([make_frame()]), EdgeConfig(loop=True, frames=3))) == 3
+    assert _read(ListedSource([]), EdgeConfig(loop=True)) == []
 
 
-def _paced(source: Listed, ledger: Ledger, config: EdgeConfig, *, is_live: bool = False) -> list[FrameRecord]:
+def _paced(source: ListedSource, ledger: Ledger, config: EdgeConfig, *, is_live: bool = False) -> list[FrameRecord]:
     """Returns the frames that an immediate consumer gets from a paced source."""
     stop, due_frames = threading.Event(), FrameQueue()
     ahead = ReadAhead(source, config, stop)
     pacer = Pacer(ahead, due_frames, ledger, config, stop, is_live=is_live)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
     taken = []
-    while (item := due_frames.take()) is not None:
-        taken.append(item[0])
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        while (item := due_frames.take()) is not None:
+            taken.append(item[0])
     return taken
 
 
 def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, tmp_path: Path) -> None:
     """The rate scales the times; whether frames are taken has no effect."""
-    source = Listed([make_frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
+    source = ListedSource([make_frame(i, source_ns=5 * 10**9 + i * 20_000_000) for i in range(5)])
     started_ns = clock.now_ns()
     taken = _paced(source, ledger, EdgeConfig(rate=2.0))
     due = [record.times[Stage.DUE] for record in taken]
@@ -128,7 +92,7 @@ def test_open_loop_frames_are_due_at_the_times_of_the_source(ledger: Ledger, tmp
 
 def test_a_closed_loop_drops_no_frame(ledger: Ledger, tmp_path: Path) -> None:
     """This holds however slow the worker is."""
-    taken = _paced(Listed([make_frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
+    taken = _paced(ListedSource([make_frame(i) for i in range(50)]), ledger, EdgeConfig(closed_loop=True))
     assert [record.row.frame_index for record in taken] == list(range(50))
     assert not list(read_rows(tmp_path))
 
@@ -142,7 +106,7 @@ def test_scheduled_arrivals_ignore_the_times_of_the_source(
     ledger: Ledger, tmp_path: Path, arrivals: Arrivals, expected_ns: Iterator[int]
 ) -> None:
     """The due times are fixed before the run, and nothing in the run changes them."""
-    source = Listed([make_frame(i, source_ns=i * 10**12) for i in range(20)])
+    source = ListedSource([make_frame(i, source_ns=i * 10**12) for i in range(20)])
     taken = _paced(source, ledger, EdgeConfig(arrivals=arrivals, arrival_rate_hz=500.0, seed=5))
     due = sorted([*(record.times[Stage.DUE] for record in taken), *_due_of_dropped(tmp_path)])
     assert [at_ns - due[0] for at_ns in due] == list(islice(expected_ns, 20))
@@ -178,24 +142,19 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
     settings = EdgeConfig(closed_loop=True, burst=4, read_ahead_queue_size=read_ahead)
     frames: list[Frame | UnreadableFrame] = [make_frame(i) for i in range(10)]
     frames[5] = UnreadableFrame("/left", 5, 0, 0, 0, "broken image")
-    ahead = ReadAhead(Listed(frames), settings, stop)
+    ahead = ReadAhead(ListedSource(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
     ended_ns = []
     held: list[FrameRecord] = []
-    while (item := due_frames.take()) is not None:
-        held.append(item[0])
-        if item[0].row.frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
-            assert ledger.counts().read == item[0].row.frame_index + 1
-            ended_ns.append(clock.now_ns())
-            for record in held:
-                ledger.drop(record, "ended")
-            held.clear()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        while (item := due_frames.take()) is not None:
+            held.append(item[0])
+            if item[0].row.frame_index in (3, 7, 9):  # The last frame of a burst: now its frames end.
+                assert ledger.counts().read == item[0].row.frame_index + 1
+                ended_ns.append(clock.now_ns())
+                for record in held:
+                    ledger.drop(record, "ended")
+                held.clear()
     rows = sorted(read_rows(tmp_path), key=lambda row: int(row["sequence"]))
     due = [int(row["t_due_ns"]) for row in rows]
     assert [len(set(due[:4])), len(set(due[4:8])), len(set(due[8:]))] == [1, 1, 1]
@@ -205,7 +164,7 @@ def test_a_burst_is_due_at_once_when_all_frames_before_it_have_ended(
 
 def test_a_camera_frame_is_due_when_it_was_grabbed(ledger: Ledger) -> None:
     """Reading and decoding are part of its latency."""
-    (record,) = _paced(Listed([make_frame(0, source_ns=12345)]), ledger, EdgeConfig(), is_live=True)
+    (record,) = _paced(ListedSource([make_frame(0, source_ns=12345)]), ledger, EdgeConfig(), is_live=True)
     assert record.times[Stage.DUE] == 12345
 
 
@@ -224,22 +183,17 @@ def test_a_stop_ends_every_wait(ledger: Ledger, settings: EdgeConfig) -> None:
     stop = threading.Event()
     due_frames = FrameQueue()
     frames = [make_frame(0), make_frame(1, source_ns=1 << 62)]
-    ahead = ReadAhead(Listed(frames), settings, stop)
+    ahead = ReadAhead(ListedSource(frames), settings, stop)
     pacer = Pacer(ahead, due_frames, ledger, settings, stop)
-    threads = [threading.Thread(target=body) for body in (ahead.run, pacer.run)]
-    for thread in threads:
-        thread.start()
-    stop.set()
-    for thread in threads:
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(ahead.run, pacer.run):
+        stop.set()
 
 
 def test_uniform_arrivals_do_not_drift() -> None:
     """A third of a second is no whole number of nanoseconds: a sum of rounded gaps would drift."""
-    due = list(islice(uniform_ns(3.0), 3_000_001))
+    due = list(islice(uniform_ns(3.0), 300_001))
     assert due[:4] == [0, 333_333_333, 666_666_667, 1_000_000_000]
-    assert due[-1] == 10**15
+    assert due[-1] == 10**14
 
 
 def test_poisson_arrivals_have_independent_exponential_gaps() -> None:

@@ -1,46 +1,35 @@
 """Retries of unanswered frames."""
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.retrying import Retrier, RetryPolicy
 from shared import clock
 from shared.clock import Deadline, Exchange
 from shared.imaging.frames import Frame
 from shared.messages.frame import ResultMessage, Status, unpack_frame
-from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES
 from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import JOURNAL_NAME
 from shared.stages import CLOUD_STAGES, Stage, Stamp
 from tests.edge.samples import CARD, make_answer, make_frame
-from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.edge.vehicle import WAIT_S, RetryingVehicle
 from tests.support.memory_bus import MemoryBus
 
 MS = 1_000_000
 
 
-class RetryingVehicle(Vehicle):
-    """A vehicle with a retrier."""
+class AnsweredVehicle(RetryingVehicle):
+    """A vehicle whose workers answer what the test says."""
 
-    def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard) -> None:
-        super().__init__(bus, folder, card, window=4, deadline_ms=60_000.0, keep_messages=True)
-        policy = RetryPolicy(self.stats, window=4)
-        self.retrier = Retrier(self.sender, policy, self.watch)
-        self.delivered: list[Delivery] = []
-        self.arrived = threading.Semaphore(0)
+    def __init__(self, bus: MemoryBus, folder: Path) -> None:
+        super().__init__(bus, folder, CARD, window=4, deadline_ms=60_000.0)
         for kind in (FRAMES, RETRIES):
-            bus.subscribe(kind.filter(), 1, self._on_frame)
-
-    def _on_frame(self, delivery: Delivery) -> None:
-        self.delivered.append(delivery)
-        self.arrived.release()
+            bus.subscribe(kind.filter(), 1, self.on_frame)
 
     def send(self, frame: Frame) -> FrameRecord:
         """Sends a frame, waits until it has arrived, and returns its record."""
@@ -48,17 +37,10 @@ class RetryingVehicle(Vehicle):
         assert self.arrived.acquire(timeout=WAIT_S)
         return record
 
-    def retry(self, event: Callable[[], None]) -> Delivery:
-        """Runs the retrier, lets `event` happen, and returns the first frame that is sent again."""
-        thread = threading.Thread(target=self.retrier.run, args=(self.stop,))
-        thread.start()
-        try:
-            event()
-            assert self.arrived.acquire(timeout=WAIT_S)
-        finally:
-            self.stop.set()
-            thread.join(WAIT_S)
-        return self.delivered[-1]
+    def send_twice(self) -> tuple[FrameRecord, Delivery]:
+        """Sends a frame, and again when the worker a dies; returns its record and its second attempt."""
+        record = self.send(make_frame())
+        return record, self.retry(lambda: self.announce("a", NodeState.OFFLINE))
 
     def answer(self, delivery: Delivery, record: FrameRecord, **changes: Any) -> None:
         """Processes a worker's answer to a delivered frame."""
@@ -77,17 +59,17 @@ class RetryingVehicle(Vehicle):
 
 
 @pytest.fixture
-def vehicle(tmp_path: Path) -> Iterator[RetryingVehicle]:
+def vehicle(tmp_path: Path) -> Iterator[AnsweredVehicle]:
     """Returns a vehicle that knows two workers, a and b."""
     with MemoryBus() as bus:
-        made = RetryingVehicle(bus, tmp_path / "run", CARD)
+        made = AnsweredVehicle(bus, tmp_path / "run")
         with made.log:
             for worker in ("a", "b"):
                 made.announce(worker)
             yield made
 
 
-def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: RetryingVehicle) -> None:
+def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: AnsweredVehicle) -> None:
     """The second attempt has the same id and data, its own send time, and the remaining time budget."""
     record = vehicle.send(make_frame(7))
     first = vehicle.delivered[0]
@@ -111,10 +93,9 @@ def test_a_frame_of_a_dead_worker_is_sent_to_another(vehicle: RetryingVehicle) -
     assert record.message is None
 
 
-def test_the_second_answer_is_a_duplicate(vehicle: RetryingVehicle) -> None:
+def test_the_second_answer_is_a_duplicate(vehicle: AnsweredVehicle) -> None:
     """A frame has at most one result; an answer to the first attempt makes later retries more cautious."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.answer(vehicle.delivered[0], record)
     vehicle.answer(again, record)
     (row,) = vehicle.rows()
@@ -124,39 +105,35 @@ def test_the_second_answer_is_a_duplicate(vehicle: RetryingVehicle) -> None:
     assert vehicle.stats.silence_multiplier == 2
 
 
-def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: RetryingVehicle) -> None:
+def test_an_answer_to_a_lost_frame_is_late_and_not_a_duplicate(vehicle: AnsweredVehicle) -> None:
     """Duplicates imply that the other answer was accepted."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.ledger.close_all("no answer")
     vehicle.answer(again, record)
     assert [row["outcome"] for row in vehicle.rows()] == ["lost"]
     assert vehicle.ledger.counts().ignored_answers == {"late_or_repeated": 1}
 
 
-def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: RetryingVehicle) -> None:
+def test_an_undelivered_first_attempt_does_not_end_the_second(vehicle: AnsweredVehicle) -> None:
     """The broker may report it late, after a reconnect, when a worker already has the second attempt."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.ledger.close_undelivered(record.id, "no_worker")
     vehicle.answer(again, record)
     assert [row["outcome"] for row in vehicle.rows()] == ["answered"]
 
 
-def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: RetryingVehicle) -> None:
+def test_an_answer_must_repeat_the_stamps_of_its_attempt(vehicle: AnsweredVehicle) -> None:
     """Otherwise the latency log would contain a wrong network time."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     for attempt in (1, 3):
         vehicle.answer(again, record, attempt=attempt)
     assert vehicle.ledger.counts().ignored_answers == {"stamps_not_ours": 2}
     assert not vehicle.rows()
 
 
-def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(vehicle: RetryingVehicle) -> None:
+def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(vehicle: AnsweredVehicle) -> None:
     """A retry at an overloaded worker must not discard the answer to the first attempt."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     vehicle.answer(again, record, status=Status.OVERLOADED, shape=None, data=b"")
     assert not vehicle.rows()
     vehicle.answer(vehicle.delivered[0], record)
@@ -164,10 +141,9 @@ def test_a_refused_attempt_does_not_end_a_frame_while_the_other_may_be_answered(
 
 
 @pytest.mark.parametrize("is_refused_again", [True, False])
-def test_a_refusal_is_the_outcome_if_nothing_else_arrives(vehicle: RetryingVehicle, *, is_refused_again: bool) -> None:
+def test_a_refusal_is_the_outcome_if_nothing_else_arrives(vehicle: AnsweredVehicle, *, is_refused_again: bool) -> None:
     """The row contains the worker's reason instead of a timeout."""
-    record = vehicle.send(make_frame())
-    again = vehicle.retry(lambda: vehicle.announce("a", NodeState.OFFLINE))
+    record, again = vehicle.send_twice()
     refusal = {"status": Status.OVERLOADED, "shape": None, "data": b"", "reason": "full"}
     for _ in range(2):  # A repeated refusal counts once.
         vehicle.answer(again, record, **refusal)
@@ -180,7 +156,7 @@ def test_a_refusal_is_the_outcome_if_nothing_else_arrives(vehicle: RetryingVehic
     assert (row["outcome"], row["reason"], row["attempts"]) == ("overloaded", "full", "2")
 
 
-def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: RetryingVehicle) -> None:
+def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: AnsweredVehicle) -> None:
     """There is no other worker, and no last will was received."""
     vehicle.announce("a", NodeState.STOPPING)
     vehicle.send(make_frame())
@@ -188,15 +164,7 @@ def test_a_restarted_worker_gets_the_frames_of_its_last_process(vehicle: Retryin
     assert RETRIES.names_in(again.topic) == {"worker": "b", "model": "tiny", "vehicle": "car", "camera": "left"}
 
 
-def test_a_worker_that_drains_causes_no_retries(vehicle: RetryingVehicle) -> None:
-    """A worker that is stopped by a rolling update answers its frames before it ends."""
-    vehicle.send(make_frame())
-    for state in (NodeState.STOPPING, NodeState.OFFLINE):
-        vehicle.announce("a", state)
-    assert vehicle.transport.workers.last_failure_ns() == 0
-
-
-def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: RetryingVehicle) -> None:
+def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: AnsweredVehicle) -> None:
     """While the vehicle is offline its answers have no subscriber, and a restarted broker has lost the frame."""
     vehicle.send(make_frame())
 
@@ -208,7 +176,7 @@ def test_frames_in_flight_are_sent_again_after_a_reconnect(vehicle: RetryingVehi
 
 
 @pytest.mark.parametrize("sign", ["answer", "echo", "earlier answer"])
-def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: RetryingVehicle, sign: str) -> None:
+def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: AnsweredVehicle, sign: str) -> None:
     """A worker that hangs is still online for the broker."""
     for worker in ("c", "d"):
         vehicle.announce(worker)
@@ -225,7 +193,7 @@ def test_the_worker_with_the_last_sign_of_life_is_chosen(vehicle: RetryingVehicl
     assert again.topic.startswith("skylane/v1/retries/c/")
 
 
-def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: RetryingVehicle) -> None:
+def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: AnsweredVehicle) -> None:
     """The broker needs 22 seconds to notice; the retry goes to another worker before that."""
     now_ns = clock.now_ns()
     for worker, ago_s in (("a", 2), ("b", 0)):
@@ -237,7 +205,7 @@ def test_the_frames_of_a_hanging_worker_are_sent_again(vehicle: RetryingVehicle)
     assert again.topic.startswith("skylane/v1/retries/b/")
 
 
-def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: RetryingVehicle) -> None:
+def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: AnsweredVehicle) -> None:
     """The cause may be the link, or a pause of this process."""
     at_ns = clock.now_ns() - 5000 * MS
     for worker in ("a", "b"):
@@ -248,7 +216,7 @@ def test_without_any_clock_reply_no_worker_counts_as_hanging(vehicle: RetryingVe
     assert len(vehicle.delivered) == 1
 
 
-def test_a_frame_that_has_ended_is_not_sent_again(vehicle: RetryingVehicle) -> None:
+def test_a_frame_that_has_ended_is_not_sent_again(vehicle: AnsweredVehicle) -> None:
     """Its answer may arrive while the retry is being decided."""
     record = vehicle.send(make_frame())
     kept = record.message
@@ -258,7 +226,7 @@ def test_a_frame_that_has_ended_is_not_sent_again(vehicle: RetryingVehicle) -> N
     assert vehicle.ledger.counts().retried == 0
 
 
-def test_answers_are_counted_by_origin(vehicle: RetryingVehicle) -> None:
+def test_answers_are_counted_by_origin(vehicle: AnsweredVehicle) -> None:
     """Workers of one group may run different versions."""
     for version in ("1", "2", "2"):
         record = vehicle.send(make_frame())

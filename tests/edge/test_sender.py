@@ -17,6 +17,7 @@ from shared.stages import EDGE_STAGES, OPTIONAL_STAGES, Stage
 from tests.edge.samples import CARD, make_frame, make_record
 from tests.edge.vehicle import WAIT_S, Vehicle
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import beside
 
 
 @pytest.fixture
@@ -128,13 +129,11 @@ def test_a_frame_can_wait_for_a_worker(vehicle: Callable[..., Vehicle], *, comes
     """A closed loop sends every frame, and the worker may be restarting; Ctrl-C must not wait for it."""
     car = vehicle(worker_wait_s=WAIT_S if comes else 3600.0)
     found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(car.sender.wait_for_worker()))
-    waiting.start()
-    if comes:
-        car.announce()
-    else:
-        car.stop.set()
-    waiting.join(WAIT_S)
+    with beside(lambda: found.append(car.sender.wait_for_worker())):
+        if comes:
+            car.announce()
+        else:
+            car.stop.set()
     assert found == [comes]
 
 
@@ -146,14 +145,12 @@ def test_the_window_counts_frames_until_their_answer() -> None:
         assert window.wait_for_room()
         window.acquire()
     found: list[bool] = []
-    waiting = threading.Thread(target=lambda: found.append(window.wait_for_room()))
-    waiting.start()
     record = make_record()
-    window.ended(record, None)  # It was dropped before it was sent.
-    assert not window.has_room
-    record.row.attempts = 1
-    window.ended(record, None)
-    waiting.join(WAIT_S)
+    with beside(lambda: found.append(window.wait_for_room())):
+        window.ended(record, None)  # It was dropped before it was sent.
+        assert not window.has_room
+        record.row.attempts = 1
+        window.ended(record, None)
     assert found == [True]
     window.acquire()
     stop.set()

@@ -12,32 +12,22 @@ from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, apply, plan
 from shared.messages.results import ModelResult
 from shared.runlog.latency_log import Outcome
-from tests.edge.samples import CARD, HEIGHT, WIDTH, make_record
+from tests.edge.samples import CARD, HEIGHT, WIDTH, RecordingSink, make_record
+from tests.support.waiting import beside, until
 
 WAIT_S = 60.0
 MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
 ANSWER = ModelResult(MASK, "3", "tensorflow fp32")
 
 
-class Recorder:
-    """A sink that stores the sequence numbers that it gets."""
+def failing(at: int, error: Exception) -> RecordingSink:
+    """Returns a sink that raises an error at a frame."""
 
-    def __init__(self, *, in_order: bool, fail_at: int = -1, error: Exception | None = None) -> None:
-        self.in_order = in_order
-        self.got: list[int] = []
-        self.is_closed = False
-        self._fail_at = fail_at
-        self._error = error
+    def fail(frame: FrameResult) -> None:
+        if frame.sequence == at:
+            raise error
 
-    def write(self, frame: FrameResult) -> None:
-        """See Sink."""
-        if self._error and frame.sequence == self._fail_at:
-            raise self._error
-        self.got.append(frame.sequence)
-
-    def close(self) -> None:
-        """See Sink."""
-        self.is_closed = True
+    return RecordingSink(fail)
 
 
 def _record(sequence: int) -> FrameRecord:
@@ -64,18 +54,15 @@ class Writer(SinkWriter):
 
 
 def _write(writer: Writer, sequences: list[int]) -> None:
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    for sequence in sequences:
-        writer.put(sequence)
-    writer.end()
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
+    with beside(writer.run):
+        for sequence in sequences:
+            writer.put(sequence)
+        writer.end()
 
 
 def test_frames_are_put_in_order() -> None:
     """Several workers answer in any order; a video must not jump back."""
-    sink = Recorder(in_order=True)
+    sink = RecordingSink()
     _write(Writer(sink, frames=8), [3, 0, 2, 1, 7, 4, 6, 5])
     assert sink.got == list(range(8))
     assert sink.is_closed
@@ -83,7 +70,7 @@ def test_frames_are_put_in_order() -> None:
 
 def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() -> None:
     """Every answered frame has its PNG file."""
-    video, images = Recorder(in_order=True), Recorder(in_order=False)
+    video, images = RecordingSink(), RecordingSink(in_order=False)
     writer = Writer(video, images, frames=100)
     _write(writer, [*range(1, 100), 0])
     assert video.got == list(range(1, 100))
@@ -93,50 +80,33 @@ def test_a_frame_that_is_too_late_is_left_out_only_by_sinks_that_need_order() ->
 
 def test_a_frame_is_written_as_soon_as_no_earlier_one_can_come() -> None:
     """A frame that was dropped is not waited for."""
-    written = [threading.Event() for _ in range(4)]
-
-    class Follower(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            super().write(frame)
-            written[frame.sequence].set()
-
-    sink = Follower(in_order=True)
+    sink = RecordingSink()
     writer = Writer(sink, frames=5)
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    writer.put(2)
-    writer.put(1)
-    writer.open.remove(0)
-    writer.put(3)
-    assert written[2].wait(WAIT_S)
-    assert sink.got == [1, 2]
-    writer.end()
-    thread.join(WAIT_S)
+    with beside(writer.run):
+        writer.put(2)
+        writer.put(1)
+        writer.open.remove(0)
+        writer.put(3)
+        until(lambda: sink.got == [1, 2])
+        writer.end()
     assert sink.got == [1, 2, 3]
 
 
 def test_a_sink_without_order_gets_each_frame_at_once() -> None:
     """A program that follows `results.jsonl` sees each frame as soon as it is answered."""
-    written = [threading.Event() for _ in range(3)]
-
-    class Follower(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            written[frame.sequence].set()
-
-    writer = Writer(Follower(in_order=False), Recorder(in_order=True))
-    thread = threading.Thread(target=writer.run)
-    thread.start()
-    for sequence in (2, 0, 1):
-        writer.put(sequence)
-        assert written[sequence].wait(WAIT_S)
-    writer.end()
-    thread.join(WAIT_S)
+    sink = RecordingSink(in_order=False)
+    writer = Writer(sink, RecordingSink())
+    with beside(writer.run):
+        for count, sequence in enumerate((2, 0, 1), start=1):
+            writer.put(sequence)
+            until(lambda: len(sink.got) == count)  # noqa: B023  Called at once.
+        writer.end()
     assert writer.too_late == 0
 
 
 def test_the_queue_of_results_is_bounded() -> None:
     """A slow disk must neither fill the memory nor lose results, so `put` waits."""
-    writer = Writer(Recorder(in_order=False))
+    writer = Writer(RecordingSink(in_order=False))
     more = threading.Event()
     for sequence in range(64):
         writer.put(sequence)
@@ -145,14 +115,11 @@ def test_the_queue_of_results_is_bounded() -> None:
         writer.put(64)
         more.set()
 
-    waiting = threading.Thread(target=put_more)
-    waiting.start()
-    assert not more.wait(0.2)
-    writing = threading.Thread(target=writer.run)
-    writing.start()
-    assert more.wait(WAIT_S)
-    writer.end()
-    writing.join(WAIT_S)
+    with beside(put_more):
+        assert not more.wait(0.2)
+        with beside(writer.run):
+            assert more.wait(WAIT_S)
+            writer.end()
     assert writer.written == 65
 
 
@@ -160,12 +127,7 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
     """A disk that hangs does not block the end of the run."""
     may_write = threading.Event()
 
-    class Hanging(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            assert may_write.wait(WAIT_S)
-            super().write(frame)
-
-    sink = Hanging(in_order=False)
+    sink = RecordingSink(lambda _: may_write.wait(WAIT_S), in_order=False)
     writer = Writer(sink)
     for sequence in range(5):
         writer.put(sequence)
@@ -181,21 +143,20 @@ def test_the_wait_for_a_sink_that_hangs_ends() -> None:
 
 def test_a_failed_sink_is_removed_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     """The run and the other sinks continue. A full disk is logged when it begins, and once."""
-    failing = Recorder(in_order=True, fail_at=2, error=SkylaneError("disk full"))
-    healthy = Recorder(in_order=True)
-    writer = Writer(failing, healthy)
+    full, healthy = failing(2, SkylaneError("disk full")), RecordingSink()
+    writer = Writer(full, healthy)
     _write(writer, list(range(30)))
-    assert failing.got == [0, 1]
+    assert full.got == [0, 1]
     assert healthy.got == list(range(30))
     assert [str(fault) for fault in writer.faults] == ["disk full"]
     assert caplog.text.count("sink removed") == caplog.text.count("disk full") == 1
-    assert failing.is_closed
+    assert full.is_closed
     assert healthy.is_closed
 
 
 def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
     """The thread of the writer ends with the exception, and `put` stops waiting."""
-    writer = Writer(Recorder(in_order=True, fail_at=0, error=ZeroDivisionError()))
+    writer = Writer(failing(0, ZeroDivisionError()))
     raised: list[type[BaseException]] = []
 
     def run() -> None:
@@ -204,20 +165,14 @@ def test_an_exception_in_a_sink_does_not_block_the_receiver() -> None:
         except ZeroDivisionError as error:
             raised.append(type(error))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    putting = threading.Thread(target=_put_many, args=(writer,))
-    putting.start()
-    putting.join(WAIT_S)
-    assert not putting.is_alive()
-    thread.join(WAIT_S)
+    def put_many() -> None:
+        for sequence in range(200):
+            writer.put(sequence)
+        writer.end()
+
+    with beside(run, put_many):
+        pass
     assert raised == [ZeroDivisionError]
-
-
-def _put_many(writer: Writer) -> None:
-    for sequence in range(200):
-        writer.put(sequence)
-    writer.end()
 
 
 def test_without_sinks_no_result_is_queued() -> None:
@@ -229,18 +184,13 @@ def test_without_sinks_no_result_is_queued() -> None:
 
 def test_sinks_get_the_models_input_wherever_the_frame_was_resized() -> None:
     """A mask of the cropped input does not match the whole frame."""
-    got: list[FrameResult] = []
-
-    class Keeper(Recorder):
-        def write(self, frame: FrameResult) -> None:
-            got.append(frame)
-
-    writer = Writer(Keeper(in_order=True))
+    sink = RecordingSink()
+    writer = Writer(sink)
     record = _record(0)
     frame = np.random.default_rng(5).integers(0, 256, (2 * HEIGHT, 3 * WIDTH, 3), np.uint8)
     record.image, record.geometry = frame, plan(Resize.CROP, 2 * HEIGHT, 3 * WIDTH, HEIGHT, WIDTH)
     writer.ended(record, ANSWER)
     writer.end()
     writer.run()
-    np.testing.assert_array_equal(got[0].image, apply(frame, record.geometry))
-    assert (got[0].model_version, got[0].engine) == ("3", "tensorflow fp32")
+    np.testing.assert_array_equal(sink.frames[0].image, apply(frame, record.geometry))
+    assert (sink.frames[0].model_version, sink.frames[0].engine) == ("3", "tensorflow fp32")

@@ -3,7 +3,6 @@
 import os
 import queue
 import signal
-from uuid import uuid4
 
 import pytest
 
@@ -14,13 +13,9 @@ from shared import clock
 from shared.messages.topics import VEHICLE_STATUS
 from shared.mqtt.bus import Ack, Delivery
 from shared.mqtt.paho_bus import MqttBus
-from shared.network.address import Address
+from tests.support.mqtt_bus import connect
 
 WAIT_S = 60.0
-
-
-def _connect(broker: Broker) -> MqttBus:
-    return MqttBus(Address.parse(broker.url), f"test-{uuid4().hex[:12]}")
 
 
 def _wait_for_broker(*buses: MqttBus) -> None:
@@ -35,7 +30,7 @@ def _wait_for_broker(*buses: MqttBus) -> None:
 def test_a_broker_that_hangs_is_pinged_once(mosquitto_broker: Broker) -> None:
     """Otherwise a long outage would queue one ping per second."""
     pings: list[Delivery] = []
-    with _connect(mosquitto_broker) as bus, _connect(mosquitto_broker) as observer:
+    with connect(mosquitto_broker.url) as bus, connect(mosquitto_broker.url) as observer:
         transport = MqttTransport(bus, EdgeConfig(vehicle="car", model="tiny"), "s1")
         observer.subscribe(VEHICLE_STATUS.of(vehicle="car"), 1, pings.append)
         _wait_for_broker(bus, observer)

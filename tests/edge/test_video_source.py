@@ -2,10 +2,12 @@
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import av
@@ -51,12 +53,38 @@ def read(path: Path, **options: Any) -> Frames:
     return list(VideoSource(path, **options).frames())
 
 
+@cache
+def encoded(kind: str, frames: int) -> bytes:
+    """Returns a file of a kind."""
+    encoder, options, pix_fmt = KINDS[kind]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / kind
+        write_file(path, encoder, options, frames, pix_fmt)
+        return path.read_bytes()
+
+
 def make(folder: Path, kind: str, frames: int = 30) -> Path:
     """Writes a video of a kind."""
-    encoder, options, pix_fmt = KINDS[kind]
     path = folder / kind
-    write_file(path, encoder, options, frames, pix_fmt)
+    path.write_bytes(encoded(kind, frames))
     return path
+
+
+def copy(
+    whole: Path, target: Path, *, left_out: Collection[int] = (), later: Fraction = Fraction(0), **options: str
+) -> Path:
+    """Copies the packets of a video into another container, some left out, all later by some seconds; returns it."""
+    with av.open(str(whole)) as source, av.open(str(target), "w", options=options) as container:
+        template = source.streams.video[0]
+        assert template.time_base is not None
+        shift = round(later / template.time_base)
+        stream = container.add_stream_from_template(template)
+        for index, packet in enumerate(source.demux(video=0)):
+            if index in left_out or not packet.size or packet.pts is None or packet.dts is None:
+                continue
+            packet.stream, packet.pts, packet.dts = stream, packet.pts + shift, packet.dts + shift
+            container.mux(packet)
+    return target
 
 
 def damage(path: Path, number: int, change: Callable[[int], bytes]) -> None:
@@ -148,13 +176,7 @@ def test_only_one_frame_is_lost_with_a_frame_that_no_other_needs(tmp_path: Path)
 
 def test_the_frames_before_the_first_key_frame_are_lost_by_name(tmp_path: Path) -> None:
     """A stream that was cut out of another one starts between two key frames."""
-    whole, cut = make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv"
-    with av.open(str(whole)) as source, av.open(str(cut), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
-        for index, packet in enumerate(source.demux(video=0)):
-            if index >= 5 and packet.size:
-                packet.stream = stream
-                target.mux(packet)
+    cut = copy(make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv", left_out=range(5))
     frames = read(cut)
     assert lost(frames) == [0, 1, 2, 3, 4]
     assert all("first key frame" in frame.reason for frame in frames if isinstance(frame, UnreadableFrame))
@@ -162,13 +184,7 @@ def test_the_frames_before_the_first_key_frame_are_lost_by_name(tmp_path: Path) 
 
 def test_a_lost_h264_packet_is_found_by_its_number(tmp_path: Path) -> None:
     """Without it, the frames up to the next key frame would be drawn over the wrong picture."""
-    whole, cut = make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv"
-    with av.open(str(whole)) as source, av.open(str(cut), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
-        for index, packet in enumerate(source.demux(video=0)):
-            if index != 13 and packet.size:
-                packet.stream = stream
-                target.mux(packet)
+    cut = copy(make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv", left_out=(13,))
     assert lost(read(cut)) == [13, 14, 15, 16, 17, 18]
 
 
@@ -197,14 +213,7 @@ def test_every_frame_of_a_truncated_file_has_a_row(tmp_path: Path, kind: str) ->
     """The header of the file says how many there were."""
     path = make(tmp_path, kind)
     if kind.endswith("mp4"):  # The index comes first, as in files for the web.
-        fast = tmp_path / "fast.mp4"
-        with av.open(str(path)) as source, av.open(str(fast), "w", options={"movflags": "faststart"}) as target:
-            stream = target.add_stream_from_template(source.streams.video[0])
-            for packet in source.demux(video=0):
-                if packet.size:
-                    packet.stream = stream
-                    target.mux(packet)
-        path = fast
+        path = copy(path, tmp_path / "fast.mp4", movflags="faststart")
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 2 // 3])
     frames = read(path)
@@ -258,13 +267,7 @@ def test_a_truncated_mkv_with_sound_ends_with_an_error(tmp_path: Path, kept: flo
 @pytest.mark.parametrize("missing", [0, 3])
 def test_a_hole_in_a_file_is_noted(tmp_path: Path, missing: int) -> None:
     """The frames are gone, and nothing else in the file shows it."""
-    whole, cut = make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv"
-    with av.open(str(whole)) as source, av.open(str(cut), "w") as target:
-        stream = target.add_stream_from_template(source.streams.video[0])
-        for index, packet in enumerate(source.demux(video=0)):
-            if not 15 <= index < 15 + missing and packet.size:
-                packet.stream = stream
-                target.mux(packet)
+    cut = copy(make(tmp_path, "h264.mp4"), tmp_path / "cut.mkv", left_out=range(15, 15 + missing))
     played = VideoSource(cut)
     assert len(list(played.frames())) == 30 - missing
     notes: Any = played.provenance["notes"]
@@ -293,8 +296,10 @@ def turn(path: Path, matrix: tuple[float, ...]) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", TURNS)
-@pytest.mark.parametrize("kind", ["h264.mp4", "mjpeg.mov", "hevc.mp4", "av1.mp4"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [*(("mjpeg.mov", name) for name in TURNS), ("h264.mp4", "90"), ("hevc.mp4", "270"), ("av1.mp4", "90")],
+)
 def test_videos_are_played_upright(tmp_path: Path, kind: str, name: str) -> None:
     """Phones and mounted cameras write a rotation into the header, which players follow."""
     path = make(tmp_path, kind, frames=3)
@@ -415,17 +420,8 @@ def test_pictures_beyond_the_limit_are_refused_before_they_are_decoded(tmp_path:
 @pytest.mark.parametrize("kind", ["h264.mp4", "h264_reordered.mp4", "hevc.mp4"])
 def test_a_trimmed_video_starts_where_its_edit_list_says(tmp_path: Path, kind: str) -> None:
     """Editors keep the key frame before the cut and hide it: the hidden frames are no frames, and none is lost."""
-    whole, trimmed = make(tmp_path, kind), tmp_path / "trimmed.mp4"
-    flags = {"avoid_negative_ts": "disabled", "use_editlist": "1"}
-    with av.open(str(whole)) as source, av.open(str(trimmed), "w", options=flags) as target:
-        template = source.streams.video[0]
-        stream = target.add_stream_from_template(template)
-        assert template.time_base is not None
-        shift = round(13 / (10 * template.time_base))
-        for packet in source.demux(video=0):
-            if packet.size and packet.pts is not None and packet.dts is not None:
-                packet.stream, packet.pts, packet.dts = stream, packet.pts - shift, packet.dts - shift
-                target.mux(packet)
+    whole, start = make(tmp_path, kind), Fraction(-13, 10)
+    trimmed = copy(whole, tmp_path / "trimmed.mp4", later=start, avoid_negative_ts="disabled", use_editlist="1")
     with av.open(str(trimmed)) as container:
         expected = [image.to_ndarray(format="bgr24") for image in container.decode(video=0)]
     frames = read(trimmed)

@@ -1,6 +1,7 @@
 """Parts of a vehicle on an in-memory bus; the test plays the workers."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from edge.config import EdgeConfig
 from edge.frame_record import FrameRecord
 from edge.ledger import Ledger
 from edge.pipeline import prepare
+from edge.retrying import Retrier, RetryPolicy
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks
@@ -19,9 +21,11 @@ from shared.messages.load import LoadReport, WorkerLoad, pack_load
 from shared.messages.model_card import ModelCard
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import LOADS, WORKER_STATUS
+from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import LogWriter, read_rows
 from shared.stages import Stage
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import beside
 
 WAIT_S = 60.0
 
@@ -74,3 +78,28 @@ class Vehicle:
     def rows(self) -> list[dict[str, str]]:
         """Returns the rows so far."""
         return list(read_rows(self.folder))
+
+
+class RetryingVehicle(Vehicle):
+    """A vehicle with a retrier, and the frames that arrived at workers."""
+
+    def __init__(self, bus: MemoryBus, folder: Path, card: ModelCard, *, window: int, **options: Any) -> None:
+        super().__init__(bus, folder, card, window=window, keep_messages=True, **options)
+        self.retrier = Retrier(self.sender, RetryPolicy(self.stats, window=window), self.watch)
+        self.delivered: list[Delivery] = []
+        self.arrived = threading.Semaphore(0)
+
+    def on_frame(self, delivery: Delivery) -> None:
+        """Notes a frame."""
+        self.delivered.append(delivery)
+        self.arrived.release()
+
+    def retry(self, event: Callable[[], None]) -> Delivery:
+        """Runs the retrier, lets `event` happen, and returns the first frame that is sent again."""
+        with beside(lambda: self.retrier.run(self.stop)):
+            try:
+                event()
+                assert self.arrived.acquire(timeout=WAIT_S)
+            finally:
+                self.stop.set()
+        return self.delivered[-1]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import pytest
@@ -21,12 +21,13 @@ from shared.messages.frame import ResultMessage, Status, unpack_result
 from shared.messages.topics import FrameId
 from shared.mqtt.bus import Properties
 from shared.mqtt.paho_bus import MqttBus
-from shared.network.address import Address
 from tests.support.faults.finding import Figure
 from tests.support.faults.hostile import message_attack
 from tests.support.faults.hostile.bombs import bombs
+from tests.support.faults.hostile.message_attack import attack_vehicle, attack_worker
 from tests.support.faults.hostile.messages import for_worker
 from tests.support.faults.rig import HEIGHT, MODEL, ROOT, WIDTH, Rig, RigError
+from tests.support.mqtt_bus import connect
 
 _WORKER_CASES = 450_100  # Messages to each of two workers, as fast as they are answered.
 _FLOOD_CASES = 40_000  # Messages to a worker, faster than it can answer.
@@ -94,7 +95,7 @@ def test_bombs(rig: Rig) -> None:
     answers: queue.SimpleQueue[ResultMessage] = queue.SimpleQueue()
     took: dict[str, tuple[float, float]] = {}  # Memory growth and seconds until the refusal, by bomb.
     broken = []
-    bus = rig.enter(_Client(broker.url))
+    bus = rig.enter(connect(broker.url))
     bus.subscribe(
         topics.MASKS.filter(vehicle=_SENDER), 1, lambda delivery: answers.put(unpack_result(delivery.payload))
     )
@@ -120,19 +121,6 @@ def test_bombs(rig: Rig) -> None:
         remarks=(f"memory by bomb: {', '.join(f'{name} {mb:.1f} MB' for name, (mb, _) in took.items() if mb >= 1)}",),
         broken=broken,
     )
-
-
-class _Client(MqttBus):
-    """A foreign MQTT client."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(Address.parse(url), "hostile")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _attacks(folder: Path, *attacks: Mapping[str, object]) -> list[dict[str, Any]]:
@@ -163,7 +151,7 @@ def _publish(url: str, worker: str, seed: int) -> int:
     messages beyond 256 waiting ones.
     """
     answers: Counter[str] = Counter()
-    with _Client(url) as bus:
+    with connect(url) as bus:
         for topic_filter in (topics.MASKS.filter(vehicle=_SENDER), topics.ECHOES.filter()):
             bus.subscribe(topic_filter, 1, lambda delivery: answers.update((delivery.topic.split("/")[2],)))
         asking = _Asking(bus, worker)
@@ -221,3 +209,20 @@ def _peak_mb(pid: int) -> float:
     """Returns the peak memory of a process since `_begin_peak`, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1e3
+
+
+@pytest.mark.parametrize("floods", [False, True])
+def test_a_worker_answers_or_counts_every_broken_message(*, floods: bool) -> None:
+    """The scenario sends a million broken messages; this test sends some of each kind."""
+    result = attack_worker(2500, seed=5, floods=floods)
+    assert (result.delivered + result.unsubscribed, result.unaccounted) == (2500, 0), result
+    for name in ("masks published", "replies published", "unreadable", "frame_topic", "control_refused_unreadable"):
+        assert result.accounted[name], name
+
+
+def test_a_vehicle_accepts_or_counts_every_broken_message(tmp_path: Path) -> None:
+    """Any worker may send a vehicle any bytes."""
+    result = attack_vehicle(2500, 5, tmp_path / "run")
+    assert (result.delivered + result.unsubscribed, result.unaccounted) == (2500, 0), result
+    for name in ("answered", "unreadable", "late_or_repeated", "echo_unreadable", "echo_topic"):
+        assert result.accounted[name], name

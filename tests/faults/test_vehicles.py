@@ -167,26 +167,6 @@ def _disk(folder: Path) -> Iterator[tuple[tuple[str, ...], str]]:
         yield command, which
 
 
-def test_a_negative_duration_in_any_column_is_counted() -> None:
-    """Only the clock offset may be negative."""
-    row = {"total_ms": "-0.100000", "crossing_ms": "-3.000000", "sent_ms": "2.0", "read_ms": "", "t_due_ns": "-1"}
-    assert negatives(row | {"clock_offset_ms": "-7250.000000"}) == 2
-
-
-@pytest.mark.parametrize(("offset_ms", "untrue"), [(1000.0, 0), (1003.9, 0), (1004.1, 1), (995.9, 1)])
-def test_an_offset_is_checked_against_its_own_error_bound(offset_ms: float, untrue: int) -> None:
-    """The tolerance is its error bound plus the time between two readings of the wall clock."""
-    row = {"clock_offset_ms": str(offset_ms), "clock_error_ms": "3.0"}
-    worst_ms, counted = untrue_offsets([row], truth_ms=1000.0)
-    assert worst_ms == pytest.approx(abs(offset_ms - 1000))
-    assert counted == untrue
-
-
-def test_a_missing_offset_counts_as_untrue() -> None:
-    """A vehicle without an estimate of the worker's clock must not pass as one with a correct estimate."""
-    assert untrue_offsets([{"clock_offset_ms": "", "clock_error_ms": ""}], truth_ms=1000.0)[1] == 1
-
-
 _MEMORY_MB = 600.0
 _HOSTILE_PACKETS = 400  # Of each codec.
 _MAX_MISSED = 5.0  # Percent.

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from cloud.engines.tensorflow.runtime import tf
 from cloud.models.loader import ModelLoader
 from rosbag_tools.drive.scene import CLASSES as DRIVE_CLASSES
-from shared.files import tree_sha256
 from shared.inference.model import Model
 from shared.models.repository import Repository
 from tests.pipeline.rig import CLASSES, HEIGHT, WAIT_S, WIDTH
+from tests.support.model_folder import write_model
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +28,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         images = tf.compat.v1.placeholder(tf.uint8, (1, HEIGHT, WIDTH, 3), "input")
         scores = tf.nn.conv2d(tf.cast(images, tf.float32), weights, 1, "SAME")
         tf.cast(tf.argmax(scores, -1), tf.uint8, name="prediction")
-    folder = root / "tiny"
-    folder.mkdir()
-    (folder / "model.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    manifest = {
-        "format": "frozen_graph",
-        "file": "model.pb",
-        "sha256": tree_sha256(folder / "model.pb"),
-        "input": {"tensor": "input:0", "height": HEIGHT, "width": WIDTH},
-        "output": {"tensor": "prediction:0", "kind": "class_ids"},
-        "labels": [
-            {"name": name, "colour": [20 * i, 0, 255 - 20 * i]} for i, name in enumerate(DRIVE_CLASSES[:CLASSES])
-        ],
-        "warm_up": {"runs": 1},
-    }
-    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+    labels = [{"name": name, "colour": [20 * i, 0, 255 - 20 * i]} for i, name in enumerate(DRIVE_CLASSES[:CLASSES])]
+    write_model(
+        root / "tiny",
+        "model.pb",
+        graph.as_graph_def().SerializeToString(),
+        format="frozen_graph",
+        input={"tensor": "input:0", "height": HEIGHT, "width": WIDTH},
+        output={"tensor": "prediction:0", "kind": "class_ids"},
+        labels=labels,
+        warm_up={"runs": 1},
+    )
     return root
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,15 +30,18 @@ from edge.run import run
 from edge.sinks.sink import Sink
 from edge.sources.source import open_source
 from edge.transports.mqtt_transport import MqttTransport
+from ops.processes import null_worker
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
 from shared.mqtt.bus import Bus
-from shared.mqtt.paho_bus import MqttBus
-from shared.network.address import Address
 from shared.runlog.latency_log import WITH_RESULT, LogWriter, Outcome, read_rows
 from shared.stages import CLOUD_STAGES, EDGE_STAGES
 from skylane import cli
+from tests.support.gateway import running
 from tests.support.memory_bus import MemoryBus
+from tests.support.mqtt_bus import connect
+
+__all__ = ["connect"]
 
 HEIGHT, WIDTH, CLASSES = 64, 96, 12
 WAIT_S = 120.0
@@ -67,36 +69,21 @@ def direct(model: Model, rgb: Any) -> Mask:
     return mask
 
 
-def connect(url: str, **options: Any) -> MqttBus:
-    """Connects to a broker with a unique client id."""
-    return MqttBus(Address.parse(url), f"test-{uuid4().hex[:12]}", **options)
+def null_model(model: str = "tiny", think_ms: float = 5.0) -> Model:
+    """Returns a model that waits and answers one class, of the tiny model's size."""
+    return null_worker.null_model(NullWorkerSettings(model=model, height=HEIGHT, width=WIDTH, think_ms=think_ms))
 
 
 @contextmanager
-def serving(bus: Callable[[CloudNode], Bus], model: Model, **settings: Any) -> Iterator[CloudNode]:
+def serving(
+    bus: Callable[[CloudNode], Bus], model: Model, *, name: str | None = None, **settings: Any
+) -> Iterator[CloudNode]:
     """Runs a worker in a thread; an exception in it fails the test."""
-    name = f"worker-{uuid4().hex[:6]}"
-    config = CloudConfig(worker=name, group=f"group-{name}", **settings)
+    name = name or f"worker-{uuid4().hex[:6]}"
+    config = CloudConfig(**{"worker": name, "group": f"group-{name}"} | settings)
     node = CloudNode([model], config, session="s1")
-    ready = threading.Event()
-    raised: list[BaseException] = []
-
-    def serve() -> None:
-        try:
-            node.serve(bus(node), lambda: None, ready.set)
-        except BaseException as error:  # noqa: BLE001 (checked below)
-            raised.append(error)
-            ready.set()
-
-    thread = threading.Thread(target=serve, name=name)
-    thread.start()
-    try:
-        assert ready.wait(WAIT_S)
+    with running(node, bus(node)):
         yield node
-    finally:
-        node.stop()
-        thread.join(WAIT_S)
-    assert not raised, raised
 
 
 @contextmanager
@@ -119,15 +106,14 @@ def worker(url: str, model: Model, **settings: Any) -> Iterator[CloudNode]:
 
 
 @contextmanager
-def null_workers(url: str, model: str, count: int, think_ms: float) -> Iterator[list[NullWorkerProcess]]:
-    """Starts worker processes; stopped ones are continued at the end, so that they can exit."""
-    with ExitStack() as stack:
-        started = []
-        for number in range(count):
-            settings = NullWorkerSettings(f"w{number}-{model}", model, HEIGHT, WIDTH, think_ms)
-            started.append(stack.enter_context(NullWorkerProcess(url, settings)))
-            stack.callback(os.kill, started[-1].pid, signal.SIGCONT)
-        yield started
+def null_worker_process(url: str, model: str, think_ms: float = 5.0) -> Iterator[NullWorkerProcess]:
+    """Starts a worker in a process of its own; a stopped one is continued at the end, so that it can exit."""
+    settings = NullWorkerSettings(f"process-{model}", model, HEIGHT, WIDTH, think_ms)
+    with NullWorkerProcess(url, settings) as process:
+        try:
+            yield process
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
 
 
 class Vehicle:

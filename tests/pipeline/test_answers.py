@@ -18,6 +18,7 @@ from shared.imaging.frames import Layout
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
+from tests.edge.samples import RecordingSink
 from tests.pipeline.rig import (
     HEIGHT,
     WAIT_S,
@@ -35,27 +36,28 @@ from tests.pipeline.rig import (
     serving,
     worker,
 )
+from tests.support.waiting import beside, until
 
 
-def test_three_hundred_frames_get_exactly_the_models_masks(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
+def test_a_hundred_frames_get_exactly_the_models_masks(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """Every frame has a row, and every mask equals that of a direct call."""
-    out = tmp_path / "car-300"
+    out = tmp_path / "car-100"
     with worker(mosquitto_url, model) as node:
-        code, printed = play(pictures(tmp_path, 300), mosquitto_url, out, closed_loop=True, codec="raw")
-        assert node.counts == {"answered": 300}
+        code, printed = play(pictures(tmp_path, 100), mosquitto_url, out, closed_loop=True, codec="raw")
+        assert node.counts == {"answered": 100}
     assert code == 0, printed
     rows = list(read_rows(out))
     check(rows)
-    assert count_outcomes(rows) == {("answered", ""): 300}
-    assert [int(row["frame_index"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))] == list(range(300))
+    assert count_outcomes(rows) == {("answered", ""): 100}
+    assert [int(row["frame_index"]) for row in sorted(rows, key=lambda row: int(row["sequence"]))] == list(range(100))
     manifest = read_manifest(out)
-    assert (manifest["state"], manifest["frames_read"], manifest["rows_lost"]) == ("complete", 300, 0)
-    assert manifest["outcomes"] == dict.fromkeys(Outcome, 0) | {"answered": 300}
+    assert (manifest["state"], manifest["frames_read"], manifest["rows_lost"]) == ("complete", 100, 0)
+    assert manifest["outcomes"] == dict.fromkeys(Outcome, 0) | {"answered": 100}
     assert manifest["model"]["sha256"] == model.card.sha256
     assert not manifest["ignored_answers"]
-    check_masks(out, model, 300)
-    assert "300 answered frames" in printed
-    assert "300 frames read" in printed
+    check_masks(out, model, 100)
+    assert "100 answered frames" in printed
+    assert "100 frames read" in printed
     assert "inferred" in printed
 
 
@@ -112,44 +114,21 @@ def test_video_and_bag_have_one_frame_per_mask(mosquitto_url: str, model: Model,
         np.testing.assert_array_equal(frame.pixels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))  # type: ignore[union-attr]
 
 
-class SlowSink:
-    """A sink that writes nothing before all frames are answered."""
-
-    in_order = True
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.is_closed = False
-        self.may_write = threading.Event()
-
-    def write(self, _: object) -> None:
-        """See Sink."""
-        assert self.may_write.wait(WAIT_S)
-        self.count += 1
-
-    def close(self) -> None:
-        """See Sink."""
-        self.is_closed = True
-
-
 def test_a_run_waits_for_slow_sinks(model: Model, tmp_path: Path) -> None:
     """On a busy machine a video may be complete long after the last answer."""
-    sink = SlowSink()
+    may_write = threading.Event()
+    sink = RecordingSink(lambda _: may_write.wait(WAIT_S))
     with memory_bus() as bus, serving(lambda _: bus, model):
         vehicle = Vehicle(bus, pictures(tmp_path, 60), tmp_path / "car", sinks=[sink])
-        watching = threading.Thread(target=_let_write_when_answered, args=(vehicle, sink, 60))
-        watching.start()
-        vehicle.play()
-        watching.join(WAIT_S)
-    assert sink.count == 60
+
+        def let_write_when_answered() -> None:
+            until(lambda: vehicle.answered() == 60)
+            may_write.set()
+
+        with beside(let_write_when_answered):
+            vehicle.play()
+    assert sink.got == list(range(60))
     assert sink.is_closed
-
-
-def _let_write_when_answered(vehicle: Vehicle, sink: SlowSink, count: int) -> None:
-    pause = threading.Event()
-    while vehicle.answered() < count:
-        pause.wait(0.01)
-    sink.may_write.set()
 
 
 def test_a_second_worker_on_the_embedded_broker_is_refused_with_the_reason(embedded_url: str, model: Model) -> None:

@@ -1,7 +1,6 @@
 """Health files of a worker and a vehicle, which the containers' health checks read."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,9 @@ import pytest
 from ops.broker.broker import Broker
 from shared.inference.model import Model
 from tests.pipeline.rig import WAIT_S, Vehicle, connect, memory_bus, pictures, serving, worker
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.mosquitto
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Polls a condition until it holds."""
-    pause = threading.Event()
-    for _ in range(round(WAIT_S / 0.05)):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError("the condition never held")
 
 
 def test_health_files_exist_only_while_the_broker_is_reachable(model: Model, tmp_path: Path) -> None:
@@ -42,10 +32,10 @@ def test_health_files_exist_only_while_the_broker_is_reachable(model: Model, tmp
         )
         playing = threading.Thread(target=vehicle.play)
         playing.start()
-        wait_until(all_there)
-    wait_until(none_there)
+        until(all_there)
+    until(none_there)
     with Broker.start(port, kind="mosquitto"):
-        wait_until(all_there)
+        until(all_there)
         vehicle.stop()
         playing.join(WAIT_S)
         assert not files[1].exists()
@@ -58,5 +48,5 @@ def test_a_worker_without_a_broker_has_a_health_file_while_it_serves(model: Mode
     """With --no-broker there is only the gateway."""
     file = tmp_path / "health"
     with memory_bus() as bus, serving(lambda _: bus, model, health_file=file):
-        wait_until(file.exists)
+        until(file.exists)
     assert not file.exists()

@@ -11,6 +11,7 @@ from shared import clock
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome
 from tests.pipeline.rig import WAIT_S, Rows, Vehicle, connect, count_outcomes, memory_bus, pictures, serving, worker
+from tests.support.waiting import beside
 
 
 def test_two_vehicles_share_a_worker_and_get_their_own_masks(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
@@ -20,14 +21,8 @@ def test_two_vehicles_share_a_worker_and_get_their_own_masks(mosquitto_url: str,
         first = Vehicle(connect(mosquitto_url), source, tmp_path / "car-a")
         second = Vehicle(connect(mosquitto_url), source, tmp_path / "car-b")
         found: dict[str, Rows] = {}
-        threads = [
-            threading.Thread(target=lambda v=vehicle: found.setdefault(v.out.name, v.play()))
-            for vehicle in (first, second)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(WAIT_S)
+        with beside(lambda: found.setdefault("car-a", first.play()), lambda: found.setdefault("car-b", second.play())):
+            pass
         assert node.counts == {"answered": 120}
     for vehicle in (first, second):
         rows = found[vehicle.out.name]

@@ -4,10 +4,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -23,7 +20,7 @@ from shared.mqtt.bus import Bus, Delivery
 from shared.mqtt.name_guard import NameGuard
 from shared.runlog.latency_log import read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, pictures, play, worker
+from tests.pipeline.rig import HEIGHT, WAIT_S, WIDTH, check, connect, null_model, pictures, play, worker
 
 
 @pytest.fixture(params=["mosquitto_url", "embedded_url"])
@@ -54,18 +51,11 @@ def retained_status(url: str, topic: str) -> NodeStatus:
         return statuses.get(timeout=WAIT_S)
 
 
-@contextmanager
-def instant(url: str, **settings: Any) -> Iterator[NullWorkerProcess]:
-    """Runs a worker that answers at once."""
-    with NullWorkerProcess(url, NullWorkerSettings(height=HEIGHT, width=WIDTH, **settings)) as found:
-        yield found
-
-
 def test_a_second_worker_with_the_name_ends_with_an_error(mosquitto_url: str) -> None:
     """Otherwise each would get retries meant for the other, and vehicles would see its clock jump."""
     name = f"w-{uuid4().hex[:6]}"
     topic = topics.WORKER_STATUS.of(worker=name)
-    with instant(mosquitto_url, worker=name, model=name) as first:
+    with worker(mosquitto_url, null_model(name), name=name) as first:
         message = rf"ended with code 1: .*worker '{name}' is already running \(session {first.session}"
         with (
             pytest.raises(BenchError, match=message),
@@ -122,7 +112,7 @@ def test_the_last_will_of_a_predecessor_does_not_take_a_worker_offline(mosquitto
         statuses = Statuses(bus, topic)
         with NullWorkerProcess(mosquitto_url, NullWorkerSettings(name, name, HEIGHT, WIDTH)) as dead:
             os.kill(dead.pid, signal.SIGSTOP)
-            with instant(mosquitto_url, worker=name, model=name) as living:
+            with worker(mosquitto_url, null_model(name), name=name) as living:
                 statuses.wait_for(NodeState.ONLINE, living.session)
                 os.kill(dead.pid, signal.SIGKILL)
                 statuses.wait_for(NodeState.OFFLINE, dead.session)

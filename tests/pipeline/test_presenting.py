@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cloud.models.loader import ModelLoader
-from edge.presenting.presentation import CAMERA_CHANGED, NO_RESULT, SKIPPED
+from edge.presenting.presentation import NO_RESULT, SKIPPED
 from edge.presenting.presenter import PRESENTERS, ArrivedResult, Output, PresenterEntry, PresenterParts, Tick
 from edge.sinks.sink import PresentedTick
 from shared.inference.model import Model
@@ -111,31 +111,6 @@ def test_frames_are_sent_and_answered_while_the_presenter_works(
         ticks, rows = played(embedded_url, pictures(tmp_path, FRAMES), out, release, present="blocked")
     assert count_outcomes(rows) == {("answered", ""): FRAMES}
     assert [tick.reason for tick in ticks] == [NO_RESULT, *[SKIPPED] * (FRAMES - 2), "no_output"]
-
-
-def test_a_loop_starts_anew_with_each_round(embedded_url: str, model: Model, tmp_path: Path) -> None:
-    """The stamps run backwards there: the last frame of a round and the first one of the next do not follow one another."""
-    with worker(embedded_url, model):
-        out = tmp_path / "car-loop"
-        ticks, _ = played(embedded_url, pictures(tmp_path, 4), out, loop=True, frames=12)
-    reasons = [tick.reason for tick in ticks]
-    assert reasons[0] == NO_RESULT
-    assert {reasons[4], reasons[8]} <= {CAMERA_CHANGED, ""}  # Its own result, if the presenter is slow to wake up.
-    for tick in ticks:
-        assert tick.source_sequence is None or tick.source_sequence >= tick.sequence // 4 * 4
-
-
-def test_a_stopped_run_has_a_tick_for_every_frame(embedded_url: str, model: Model, tmp_path: Path) -> None:
-    """Frames that were due and not sent any more are ticks, too."""
-
-    def stop(vehicle: Vehicle) -> None:
-        if vehicle.answered() >= FRAMES:
-            vehicle.stop()
-
-    with worker(embedded_url, model):
-        source, out = pictures(tmp_path, 4), tmp_path / "car-stopped"
-        ticks, _ = played(embedded_url, source, out, stop, loop=True, closed_loop=False, rate=100.0)
-    assert len(ticks) >= FRAMES
 
 
 @pytest.mark.mosquitto

@@ -37,7 +37,10 @@ from tests.pipeline.rig import (
 )
 from tests.support.local_models import write_brightness, write_segmentation
 
-DARK, DIM, GREY, BRIGHT = 20, 60, 128, 230
+DARK, GREY, BRIGHT = 20, 128, 230
+CASCADE: dict[str, Any] = {"local_model": "local", "cascade": True, "c_low": 0.1, "c_high": 0.9}
+
+pytestmark = pytest.mark.mosquitto
 
 
 @pytest.fixture(scope="module")
@@ -85,27 +88,27 @@ def outcomes(rows: Sequence[dict[str, str]]) -> Counter[str]:
     return Counter(row["outcome"] for row in rows)
 
 
-@pytest.mark.mosquitto
 def test_similar_frames_get_the_result_of_an_earlier_one(mosquitto_url: str, reference: Model, tmp_path: Path) -> None:
-    """A fixed camera sends one frame for each change of its scene."""
+    """A fixed camera sends one frame for each change of its scene, or of its size, which is counted."""
     levels = [DARK] * 5 + [BRIGHT] * 5 + [DARK] * 5
+    source = scene(tmp_path, levels)
+    for index in (13, 14):
+        cv2.imwrite(str(source / f"{index:04d}.png"), np.full((2 * HEIGHT, 2 * WIDTH, 3), DARK, np.uint8))
     with worker(mosquitto_url, reference):
-        rows, lines, manifest, printed = played(
-            mosquitto_url, scene(tmp_path, levels), tmp_path / "car", gate="mse", gate_threshold=5.0
-        )
-    assert outcomes(rows) == {"answered": 3, "reused": 12}
-    assert [row["reused_sequence"] for row in rows] == ["", *"0000", "", *"5555", "", *["10"] * 4]
+        rows, lines, manifest, printed = played(mosquitto_url, source, tmp_path / "car", gate="mse", gate_threshold=5.0)
+    assert outcomes(rows) == {"answered": 4, "reused": 11}
+    assert [row["reused_sequence"] for row in rows] == ["", *"0000", "", *"5555", "", "10", "10", "", "13"]
     assert all(float(row["gate_distance"]) <= 5 for row in rows if row["outcome"] == "reused")
     assert [line["classes"][0]["name"] for line in lines] == [("dark", "bright")[level == BRIGHT] for level in levels]
-    assert Counter(line["origin"] for line in lines) == {"worker": 3, "reused": 12}
+    assert Counter(line["origin"] for line in lines) == {"worker": 4, "reused": 11}
     assert [line.get("reused_sequence") for line in lines[:6]] == [None, 0, 0, 0, 0, None]
     assert manifest["reuse"]["gate"] == {
-        "method": "mse", "threshold": 5.0, "threshold_from": "options", "reuse_frames": 100, "reuse_ms": 10000.0, "resets": 0
+        "method": "mse", "threshold": 5.0, "threshold_from": "options", "reuse_frames": 100, "reuse_ms": 10000.0, "resets": 1
     }  # fmt: skip
-    assert "12 frames got the result of an earlier frame" in printed
+    assert "11 frames got the result of an earlier frame" in printed
+    assert "WARNING: changes of a camera's frame size or encoding: 1;" in printed
 
 
-@pytest.mark.mosquitto
 def test_the_local_model_answers_where_it_is_sure(
     mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path
 ) -> None:
@@ -113,14 +116,7 @@ def test_the_local_model_answers_where_it_is_sure(
     levels = [DARK, BRIGHT, GREY, DARK, GREY, BRIGHT]
     with worker(mosquitto_url, reference):
         rows, lines, manifest, printed = played(
-            mosquitto_url,
-            scene(tmp_path, levels),
-            tmp_path / "car",
-            local_model="local",
-            models=repository,
-            cascade=True,
-            c_low=0.1,
-            c_high=0.9,
+            mosquitto_url, scene(tmp_path, levels), tmp_path / "car", models=repository, **CASCADE
         )
     assert [row["outcome"] == "answered" for row in rows] == [level == GREY for level in levels]
     assert outcomes(rows) == {"answered": 2, "answered_locally": 4}
@@ -135,7 +131,6 @@ def test_the_local_model_answers_where_it_is_sure(
     assert "4 frames answered by the vehicle (local 1, onnxruntime fp32" in printed
 
 
-@pytest.mark.mosquitto
 def test_gate_and_cascade_work_together(mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path) -> None:
     """The result of the local model is reused like that of a worker."""
     levels = [DARK] * 3 + [GREY] * 3 + [BRIGHT] * 3
@@ -146,40 +141,11 @@ def test_gate_and_cascade_work_together(mosquitto_url: str, repository: Path, re
             tmp_path / "car",
             gate="pixels",
             gate_threshold=1.0,
-            local_model="local",
             models=repository,
-            cascade=True,
-            c_low=0.1,
-            c_high=0.9,
+            **CASCADE,
         )
     assert outcomes(rows) == {"answered": 1, "answered_locally": 2, "reused": 6}
     assert [row["reused_sequence"] for row in rows] == ["", "0", "0", "", "3", "3", "", "6", "6"]
-
-
-@pytest.mark.mosquitto
-def test_a_result_is_not_reused_for_longer_than_allowed(mosquitto_url: str, reference: Model, tmp_path: Path) -> None:
-    """A slow change, below the threshold from frame to frame, is found in the end."""
-    with worker(mosquitto_url, reference):
-        rows, *_ = played(
-            mosquitto_url, scene(tmp_path, [DARK] * 9), tmp_path / "car", gate="mse", gate_threshold=5, reuse_frames=2
-        )
-    assert [row["reused_sequence"] for row in rows] == ["", "0", "0", "", "3", "3", "", "6", "6"]
-    assert [row["gate_distance"] != "" for row in rows] == [False, *[True] * 8]
-
-
-@pytest.mark.mosquitto
-def test_a_camera_that_changes_its_size_gets_no_old_result(
-    mosquitto_url: str, reference: Model, tmp_path: Path
-) -> None:
-    """The mask of another frame size would not fit; the change is counted."""
-    source = scene(tmp_path, [DARK] * 4)
-    for name in ("0002.png", "0003.png"):
-        cv2.imwrite(str(source / name), np.full((2 * HEIGHT, 2 * WIDTH, 3), DARK, np.uint8))
-    with worker(mosquitto_url, reference):
-        rows, _, manifest, printed = played(mosquitto_url, source, tmp_path / "car", gate="mse", gate_threshold=5.0)
-    assert [row["reused_sequence"] for row in rows] == ["", "0", "", "2"]
-    assert manifest["reuse"]["gate"]["resets"] == 1
-    assert "WARNING: changes of a camera's frame size or encoding: 1;" in printed
 
 
 def shade(number: float) -> int:
@@ -187,12 +153,8 @@ def shade(number: float) -> int:
     return round(number * 255 / (CLASSES - 1))
 
 
-@pytest.mark.mosquitto
-@pytest.mark.parametrize("mask_size", ["model", "frame"])
-def test_masks_of_the_local_model_are_like_those_of_the_reference(
-    mosquitto_url: str, tmp_path: Path, mask_size: str
-) -> None:
-    """They have the size of the reference model's input, or of the frame, and videos show them in order."""
+def test_masks_of_the_local_model_are_like_those_of_the_reference(mosquitto_url: str, tmp_path: Path) -> None:
+    """They have the size of the frame too, and videos show them in order."""
     for name, factor in (("tiny", 1), ("local", 2)):
         write_segmentation(tmp_path, name, HEIGHT // factor, WIDTH // factor, CLASSES)
     source = tmp_path / "shades"
@@ -214,7 +176,7 @@ def test_masks_of_the_local_model_are_like_those_of_the_reference(
             models=tmp_path,
             cascade=True,
             c_high=0.9,
-            mask_size=mask_size,
+            mask_size="frame",
             codec="raw",
         )
     assert code == 0, printed
@@ -223,14 +185,13 @@ def test_masks_of_the_local_model_are_like_those_of_the_reference(
     assert [row["outcome"] for row in rows] == [
         "answered_locally", "answered", "reused", "answered_locally", "answered_locally", "reused"
     ]  # fmt: skip
-    size = (HEIGHT, WIDTH) if mask_size == "model" else (2 * HEIGHT, 3 * WIDTH)
     paths = sorted((tmp_path / "car" / "masks").rglob("*.png"))
     masks: list[Any] = [cv2.imread(str(path), cv2.IMREAD_UNCHANGED) for path in paths]
-    assert [mask.shape for mask in masks] == [size] * len(numbers)
+    assert [mask.shape for mask in masks] == [(2 * HEIGHT, 3 * WIDTH)] * len(numbers)
     for mask, number in zip(masks, numbers, strict=True):
         found = set(np.unique(mask)) - {UNSEEN}
         assert found <= {math.floor(number), math.ceil(number)}
-        assert (UNSEEN in mask) == (mask_size == "frame")  # The crop leaves out the sides of the frame.
+        assert UNSEEN in mask  # The crop leaves out the sides of the frame.
     with av.open(str(next((tmp_path / "car").glob("overlay_*.webm")))) as video:
         assert sum(1 for _ in video.decode(video=0)) == len(numbers)
     assert "came too late" not in printed
@@ -256,7 +217,6 @@ class Waiting:
         """See Engine."""
 
 
-@pytest.mark.mosquitto
 def test_the_local_model_answers_what_does_not_fit_into_the_window(
     mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path
 ) -> None:
@@ -289,7 +249,6 @@ def test_the_local_model_answers_what_does_not_fit_into_the_window(
     assert {row["reason"] for row in rows if row["outcome"] == "answered_locally"} == {""}
 
 
-@pytest.mark.mosquitto
 def test_the_local_model_answers_when_no_worker_is_left(
     mosquitto_url: str, repository: Path, reference: Model, tmp_path: Path
 ) -> None:

@@ -8,17 +8,30 @@ from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from rich.console import Console
 
 from edge.config import EdgeConfig
 from edge.run import run
+from ops.processes.child import free_ports
+from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.gateway_worker import GatewayWorkerProcess
-from tests.pipeline.rig import WAIT_S, Rows, check, check_masks, count_outcomes, memory_bus, pictures, serving
+from tests.pipeline.rig import (
+    HEIGHT,
+    WAIT_S,
+    WIDTH,
+    Rows,
+    check,
+    check_masks,
+    count_outcomes,
+    memory_bus,
+    pictures,
+    serving,
+)
 
 DIRECT = ("grpc", "tfs-grpc", "oip-grpc", "oip-rest", "tfs-rest")
 
@@ -66,78 +79,52 @@ def test_every_transport_returns_exactly_the_models_masks(transport: str, model:
     check_masks(out, model, 20)
 
 
-class Killer(threading.Thread):
-    """Kills a worker once the rows of a run are `enough`, and ends the run when `is_over`."""
-
-    def __init__(
-        self, out: Path, kill: Callable[[], None], *, enough: Callable[[Rows], bool], is_over: Callable[[Rows], bool]
-    ) -> None:
-        super().__init__(name="killer")
-        self.has_ended = threading.Event()  # The run has ended.
-        self._out, self._kill, self._enough, self._is_over = out, kill, enough, is_over
-
-    def run(self) -> None:
-        """See Thread."""
-        self._wait_for(self._enough)
-        self._kill()
-        self._wait_for(self._is_over)
-        if not self.has_ended.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def _wait_for(self, holds: Callable[[Rows], bool]) -> None:
-        while not holds(list(read_rows(self._out))) and not self.has_ended.wait(0.02):
-            pass
-
-
-def played_with_a_death(
-    killer: Killer, source: Path, out: Path, transport: str, addresses: Sequence[str], **settings: Any
-) -> tuple[int, Rows]:
-    """Plays like `played`, in a loop until the killer ends it."""
-    try:
-        return played(source, out, transport, addresses, killer.start, loop=True, **settings)
-    finally:
-        killer.has_ended.set()
-        killer.join(WAIT_S)
-
-
 def answered_by(rows: Rows, worker: str) -> int:
     """Counts the frames that a worker has answered."""
     return sum((row["outcome"], row["worker"]) == (Outcome.ANSWERED, worker) for row in rows)
 
 
+@pytest.mark.mosquitto
 @pytest.mark.parametrize("transport", ["grpc", "oip-rest"])
-def test_no_frame_is_lost_when_one_of_two_workers_dies(transport: str, tmp_path: Path) -> None:
-    """The other worker gets its frames, and all later ones."""
-    out = tmp_path / "car"
+def test_no_frame_is_lost_while_one_of_two_workers_lives(transport: str, mosquitto_url: str, tmp_path: Path) -> None:
+    """It gets the frames of the other one, and all later ones; when it dies too, every further frame has its row."""
+    out, model = tmp_path / "car", f"instant-{uuid4().hex[:6]}"
+    has_ended = threading.Event()
+    before: list[Rows] = []  # The rows when both were alive, and when one was.
     with ExitStack() as stack:
-        workers = [stack.enter_context(GatewayWorkerProcess(name)) for name in ("one", "two")]
-        addresses = [worker.grpc if transport == "grpc" else worker.http for worker in workers]
-        killer = Killer(
-            out,
-            workers[0].kill,
-            enough=lambda rows: min(answered_by(rows, "one"), answered_by(rows, "two")) >= 5,
-            is_over=lambda rows: {row["worker"] for row in rows[-20:]} == {"two"},
-        )
-        code, rows = played_with_a_death(killer, pictures(tmp_path, 60), out, transport, addresses)
-    assert code == 0
-    assert set(count_outcomes(rows)) <= {("answered", ""), ("dropped", "stopped")}
-    assert {row["worker"] for row in rows if row["outcome"] == Outcome.ANSWERED} == {"one", "two"}
+        workers = {}
+        for name, port in zip(("one", "two"), free_ports(2), strict=True):
+            address = f"127.0.0.1:{port}"
+            settings = NullWorkerSettings(
+                f"{name}-{model}", model, HEIGHT, WIDTH, 20.0,
+                grpc=address if transport == "grpc" else None, http=None if transport == "grpc" else address,
+            )  # fmt: skip
+            workers[address] = stack.enter_context(NullWorkerProcess(mosquitto_url, settings))
+        one, two = workers.values()
 
+        def wait_for(holds: Callable[[Rows], bool]) -> None:
+            rows: Rows = []
+            while not holds(rows) and not has_ended.wait(0.02):
+                rows = list(read_rows(out))
+            before.append(rows)
 
-@pytest.mark.parametrize("transport", ["grpc", "tfs-rest"])
-def test_when_the_only_worker_dies_every_frame_has_its_row(transport: str, tmp_path: Path) -> None:
-    """Frames that it held time out; later ones are dropped."""
-    out = tmp_path / "car"
-    with GatewayWorkerProcess("one") as worker:
-        address = worker.grpc if transport == "grpc" else worker.http
-        killer = Killer(
-            out,
-            worker.kill,
-            enough=lambda rows: answered_by(rows, "one") >= 10,
-            is_over=lambda rows: any(row["reason"] == "no_worker" for row in rows),
-        )
-        _, rows = played_with_a_death(killer, pictures(tmp_path, 40), out, transport, [address], answer_timeout_s=1.0)
+        def kill() -> None:
+            wait_for(lambda rows: min(answered_by(rows, each.name) for each in (one, two)) >= 5)
+            one.kill()
+            wait_for(lambda rows: len(rows) > 20 and {row["worker"] for row in rows[-20:]} == {two.name})
+            two.kill()
+            wait_for(lambda rows: any(row["reason"] == "no_worker" for row in rows))
+            if not has_ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        killer = threading.Thread(target=kill, name="killer")
+        try:
+            options: dict[str, Any] = {"model": model, "loop": True, "answer_timeout_s": 5.0}
+            _, rows = played(pictures(tmp_path, 40), out, transport, tuple(workers), killer.start, **options)
+        finally:
+            has_ended.set()
+            killer.join(WAIT_S)
+    assert set(count_outcomes(before[1])) == {("answered", "")}
     outcomes = count_outcomes(rows)
-    assert outcomes["answered", ""] >= 10
     assert outcomes["dropped", "no_worker"] > 0
     assert {outcome for outcome, _ in outcomes} <= {"answered", "dropped", "lost"}

@@ -9,7 +9,7 @@ import pytest
 from edge.config import Arrivals
 from edge.run import NOTHING_ANSWERED
 from ops.broker.broker import Broker
-from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_workers, pictures, play
+from tests.pipeline.rig import Vehicle, connect, count_outcomes, null_model, pictures, play, worker
 from tests.support.mqtt_bus import mosquitto_with
 
 pytestmark = pytest.mark.mosquitto
@@ -21,7 +21,7 @@ def test_a_frame_above_an_unannounced_limit_names_its_size_and_what_helps(
     """Mosquitto reports "Implementation specific error" for a message above its message_size_limit, and no limit."""
     with (
         mosquitto_with(tmp_path, "allow_anonymous true", "message_size_limit 10000") as broker,
-        null_workers(broker.url, "tiny", 1, think_ms=1.0),
+        worker(broker.url, null_model()),
     ):
         code, _ = play(pictures(tmp_path, 2), broker.url, tmp_path / "car", codec="raw", closed_loop=True)
     printed = capsys.readouterr().err
@@ -39,7 +39,7 @@ def test_frames_without_a_broker_have_a_reason_of_their_own(
     """The workers may be well; looking for a missing one, or for a longer queue, would be the wrong place."""
     model = f"instant-{uuid4().hex[:6]}"
     settings: dict[str, Any] = {"gate": "pixels", "gate_threshold": 0.0} if reuses else {}
-    with null_workers(mosquitto_broker.url, model, 1, think_ms=5.0):
+    with worker(mosquitto_broker.url, null_model(model)):
         vehicle = Vehicle(
             connect(mosquitto_broker.url),
             pictures(tmp_path, 20),

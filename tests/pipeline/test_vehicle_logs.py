@@ -2,27 +2,31 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from cloud.models.loader import ModelLoader
-from cloud.node import CloudNode
-from edge.run import NOTHING_ANSWERED
+from edge.config import EdgeConfig
+from edge.run import NOTHING_ANSWERED, run
+from edge.workers.worker_directory import NoWorkerError
 from ops.broker.broker import Broker
 from rosbag_tools.drive.recording import DrivePlan, record
 from shared.inference.model import Model
-from shared.models.repository import Repository
 from shared.runlog.run_manifest import read_manifest
-from tests.pipeline.rig import WAIT_S, pictures, worker
+from tests.edge.conftest import log_lines
+from tests.pipeline.rig import WAIT_S, null_model, pictures, play, worker
 from tests.support.command import Command
+from tests.support.waiting import until
+
+__all__ = ["log_lines"]
 
 Line = Mapping[str, Any]
 
@@ -53,25 +57,10 @@ class Vehicle(Command):
         return numbers[0]
 
 
-def wait_for_answers(node: CloudNode, count: int) -> None:
-    """Waits until a worker has answered so many frames."""
-    deadline_s = time.monotonic() + WAIT_S
-    while node.counts.get("answered", 0) < count:
-        assert time.monotonic() < deadline_s, node.counts
-        time.sleep(0.01)
-
-
-@pytest.fixture
-def flags(mosquitto_broker: Broker) -> tuple[str, ...]:
-    """Returns the arguments of a run that continues until it is stopped."""
-    return ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks", "--loop")
-
-
-def test_broker_outages_and_leaving_workers_are_logged(
-    mosquitto_broker: Broker, model: Model, tmp_path: Path, flags: tuple[str, ...]
-) -> None:
+def test_broker_outages_and_leaving_workers_are_logged(mosquitto_broker: Broker, model: Model, tmp_path: Path) -> None:
     """The broker is killed and restarted, then the worker leaves; standard output contains only results."""
     port = mosquitto_broker.listener.port
+    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks", "--loop")
     with (
         ExitStack() as stack,
         Vehicle(pictures(tmp_path, 5), *flags, "--closed-loop", "--out", tmp_path / "run") as vehicle,
@@ -80,7 +69,7 @@ def test_broker_outages_and_leaving_workers_are_logged(
         node = serving.enter_context(worker(mosquitto_broker.url, model))
         joined = vehicle.wait_for_line("worker joined")
         vehicle.wait_for_line("run started", model="tiny 1")
-        wait_for_answers(node, 3)
+        until(lambda: node.counts.get("answered", 0) >= 3)
         os.kill(mosquitto_broker.pid, signal.SIGKILL)
         mosquitto_broker.stop()
         vehicle.wait_for_line("connection lost", after=joined)
@@ -88,7 +77,8 @@ def test_broker_outages_and_leaving_workers_are_logged(
         stack.enter_context(Broker.start(port=port, kind="mosquitto"))
         vehicle.wait_for_line("connection regained", after=away)
         vehicle.wait_for_line("worker joined", after=away)
-        wait_for_answers(node, node.counts["answered"] + 3)
+        before = node.counts["answered"]
+        until(lambda: node.counts["answered"] >= before + 3)
         serving.close()
         vehicle.wait_for_line("worker left", after=away)
         code, printed = vehicle.end(signal.SIGINT)
@@ -104,14 +94,12 @@ def test_broker_outages_and_leaving_workers_are_logged(
     assert vehicle.lines[-1]["message"] == "run ended"
 
 
-def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
-    mosquitto_broker: Broker, model: Model, tmp_path: Path
-) -> None:
+def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(mosquitto_url: str, tmp_path: Path) -> None:
     """No frame can meet the deadline: similar lines are rate-limited, and the exit code shows the failure."""
     out = tmp_path / "run"
-    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
+    flags = ("--broker", mosquitto_url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
     with (
-        worker(mosquitto_broker.url, model),
+        worker(mosquitto_url, null_model()),
         Vehicle(pictures(tmp_path, 20), *flags, "--deadline-ms", "0.001", "--closed-loop", "--out", out) as vehicle,
     ):
         code, _ = vehicle.wait()
@@ -124,63 +112,35 @@ def test_a_frame_without_an_answer_is_logged_with_its_id_and_reason(
     assert "none of the 20 frames got a result in time" in vehicle.lines[-1]["reason"]
 
 
-@pytest.mark.parametrize(
-    ("trained_on", "is_synthetic", "warnings"),
-    [
-        ("synthetic drives of Skylane", False, 1),
-        ("Synthetic drives of Skylane", False, 1),
-        ("synthetic drives of Skylane", True, 0),
-        ("synthetic GTA5 frames, then real ones of Cityscapes", False, 0),
-        ("Cityscapes", False, 0),
-        ("", False, 0),
-    ],
-)
 def test_a_network_of_synthetic_drives_warns_once_of_another_source(
-    mosquitto_broker: Broker, models: Path, tmp_path: Path, *, trained_on: str, is_synthetic: bool, warnings: int
+    mosquitto_url: str, tmp_path: Path, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     """Its masks of real roads would mean nothing; the warning names the command that gets another network."""
-    root = tmp_path / "models"
-    shutil.copytree(models, root)
-    with (root / "tiny" / "model.yaml").open("a") as manifest:
-        manifest.write(f"trained_on: {trained_on!r}\n")
-    source = pictures(tmp_path, 3)
-    if is_synthetic:
-        source = tmp_path / "drive"
-        record(source, DrivePlan(frames=3, width=96, height=64))
-    flags = (
-        "--broker",
-        mosquitto_broker.url,
-        "--model",
-        "tiny",
-        "--no-sinks",
-        "--closed-loop",
-        "--out",
-        tmp_path / "run",
-    )
-    with (
-        ModelLoader(Repository(root)).open("tiny") as model,
-        worker(mosquitto_broker.url, model),
-        Vehicle(source, *flags) as vehicle,
-    ):
-        code, _ = vehicle.wait()
-    assert code == 0, vehicle.lines
-    found = [line for line in vehicle.lines if line["message"] == "network trained on synthetic drives only"]
-    assert len(found) == warnings
-    assert all("skylane model fetch" in line["hint"] and line["model"] == "tiny" for line in found)
+    network, drive = null_model(), tmp_path / "drive"
+    network.card = replace(network.card, trained_on=" synthetic drives of skylane")
+    record(drive, DrivePlan(frames=3, width=96, height=64))
+    with worker(mosquitto_url, network):
+        for source, out in ((drive, "car-drive"), (pictures(tmp_path, 3), "car-real")):
+            code, printed = play(source, mosquitto_url, tmp_path / out, closed_loop=True, sinks=())
+            assert code == 0, printed
+    (line,) = (each for each in log_lines() if each["event"] == "network trained on synthetic drives only")
+    assert "skylane model fetch" in line["hint"]
+    assert (line["model"], "pictures-3" in line["source"]) == ("tiny", True)
+    for text in ("synthetic GTA5 frames, then real ones of Cityscapes", "synthetic drives of Skylane and others", ""):
+        assert not replace(network.card, trained_on=text).is_trained_on_synthetic_drives
 
 
-def test_a_start_without_a_worker_leaves_no_folder(mosquitto_broker: Broker, tmp_path: Path) -> None:
+def test_a_start_without_a_worker_leaves_no_folder(
+    mosquitto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There was no run, so there is no folder and no output."""
-    source = pictures(tmp_path, 1)
-    at = tmp_path / "at"
+    source, at, printed = pictures(tmp_path, 1), tmp_path / "at", StringIO()
     at.mkdir()
-    (at / "edge.yaml").write_text("connect_timeout_s: 0.2\n")
-    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--config", "edge.yaml")
-    with Vehicle(source, *flags, cwd=at) as vehicle:
-        code, printed = vehicle.wait()
-    assert (code, printed) == (1, "")
-    assert vehicle.lines[-1]["message"] == "ended by an error"
-    assert [path.name for path in at.iterdir()] == ["edge.yaml"]
+    monkeypatch.chdir(at)
+    config = EdgeConfig(broker=mosquitto_url, model="absent", connect_timeout_s=0.2)
+    with pytest.raises(NoWorkerError):
+        run(str(source), config, Console(file=printed, width=160))
+    assert (list(at.iterdir()), printed.getvalue()) == ([], "")
 
 
 def test_a_start_without_a_broker_is_logged_once(tmp_path: Path) -> None:
@@ -198,20 +158,17 @@ def test_a_start_without_a_broker_is_logged_once(tmp_path: Path) -> None:
 
 
 def test_the_default_folder_of_a_run_has_its_time_and_vehicle(
-    mosquitto_broker: Broker, model: Model, tmp_path: Path
+    mosquitto_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Listings are in the order of the runs; the printed path is absolute."""
-    flags = ("--broker", mosquitto_broker.url, "--model", "tiny", "--vehicle", "car-1", "--no-sinks")
-    at = tmp_path / "at"
+    source, at, printed = pictures(tmp_path, 2), tmp_path / "at", StringIO()
     at.mkdir()
-    with (
-        worker(mosquitto_broker.url, model),
-        Vehicle(pictures(tmp_path, 2), *flags, "--closed-loop", cwd=at) as vehicle,
-    ):
-        code, printed = vehicle.wait()
-    assert code == 0, vehicle.lines
+    monkeypatch.chdir(at)
+    config = EdgeConfig(broker=mosquitto_url, model="tiny", vehicle="car-1", closed_loop=True, sinks=())
+    with worker(mosquitto_url, null_model()):
+        assert run(str(source), config, Console(file=printed, width=160)) == 0
     (folder,) = (at / "runs").iterdir()
     assert read_manifest(folder)["state"] == "complete"
-    assert f"The run is in {folder}" in printed.splitlines()
+    assert f"The run is in {folder}" in printed.getvalue().splitlines()
     day, time, *vehicle_name = folder.name.split("-")
     assert (len(day), len(time), vehicle_name) == (8, 6, ["car", "1"])

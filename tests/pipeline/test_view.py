@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from edge.config import EdgeConfig
@@ -67,10 +66,7 @@ def test_a_viewer_gets_results_outputs_and_totals(
     assert 0 < totals[-1]["answered"] <= len(outcomes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_every_frame_is_answered_when_the_viewer_dies_or_hangs(
-    number: signal.Signals, mosquitto_url: str, model: Model, tmp_path: Path
-) -> None:
+def test_every_frame_is_answered_when_the_viewer_hangs(mosquitto_url: str, model: Model, tmp_path: Path) -> None:
     """The run ends in order, and leaves no thread."""
     hit = threading.Event()
 
@@ -78,9 +74,9 @@ def test_every_frame_is_answered_when_the_viewer_dies_or_hangs(
         if not hit.is_set():
             hit.set()
             for process in processes():
-                process.send_signal(number)
+                process.send_signal(signal.SIGSTOP)
 
     with worker(mosquitto_url, model):
-        out = tmp_path / f"hit-{number.name.lower()}"
+        out = tmp_path / "hit"
         outcomes = _run(mosquitto_url, pictures(tmp_path, 60), out, {"on_result": on_result}, view="rerun")
     assert outcomes == [Outcome.ANSWERED] * 60

@@ -19,11 +19,12 @@ from shared.inference.engine import Outputs
 from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, ResultMessage, Status
 from shared.messages.topics import FrameId
-from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision
+from shared.models.manifest import Precision
 from shared.stages import CLOUD_STAGES
 from shared.threads import ThreadGroup
+from tests.support import tiny_model
 from tests.support.cloud_requests import make_request
-from tests.support.tiny_model import CARD, HEIGHT, WIDTH
+from tests.support.tiny_model import HEIGHT, WIDTH
 
 WAIT_S = 60.0
 
@@ -75,19 +76,6 @@ class GatedEngine:
         """See Engine."""
 
 
-def _model(engine: GatedEngine, max_size: int) -> Model:
-    manifest = Manifest(
-        format="frozen_graph",
-        file="none",
-        sha256=CARD.sha256,
-        input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
-        output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
-        labels_file="none",
-        batching=BatchingSection(max_size=max_size),
-    )
-    return Model(manifest, CARD, engine)
-
-
 class _Postprocessor(Postprocessor):
     """Records the inferred frames, and which of them the engine's thread processed itself."""
 
@@ -116,7 +104,7 @@ class BatcherRig:
 
     def __init__(self, engine: GatedEngine, max_size: int = 1, instances: int = 1, **options: Any) -> None:
         self.engine = engine
-        model = _model(engine, max_size)
+        model = tiny_model.model(engine=engine, max_size=max_size)
         model.instances = self.instances = instances
         self.done: list[tuple[Request, npt.NDArray[np.uint8]]] = []
         self.refused: list[ResultMessage] = []

@@ -51,6 +51,33 @@ def memory_bus() -> Iterator[MemoryBus]:
 
 
 @contextmanager
+def running(node: CloudNode, bus: Bus) -> Iterator[None]:
+    """Serves in a thread until the block ends; raises the worker's exception."""
+    raised: list[BaseException] = []
+    ready = threading.Event()
+
+    def serve() -> None:
+        try:
+            node.serve(bus, lambda: None, ready.set)
+        except BaseException as error:  # noqa: BLE001  Raised below.
+            raised.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=serve, name=node.name)
+    thread.start()
+    try:
+        assert ready.wait(WAIT_S)
+        if not raised:
+            yield
+    finally:
+        node.stop()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    if raised:
+        raise raised[0]
+
+
+@contextmanager
 def open_gateway(
     *models: Model,
     loader: ModelLoader | None = None,
@@ -70,40 +97,13 @@ def open_gateway(
     """
     if not settings.keys() & {"http", "grpc"}:
         settings |= {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
-    raised: list[BaseException] = []
-    ready = threading.Event()
     with nullcontext(bus) if bus else memory_bus() as carrier:
         config = CloudConfig(worker=worker, max_frames=max_frames, **settings)
         if max_message_bytes is not None:
             config = config.model_copy(update={"max_message_bytes": max_message_bytes})
-        node = CloudNode(
-            models,
-            config,
-            session="s9",
-            loader=loader,
-            timeouts=timeouts,
-            drain_s=drain_s,
-        )
-
-        def serve() -> None:
-            try:
-                node.serve(carrier, lambda: None, ready.set)
-            except BaseException as error:  # noqa: BLE001  Raised below.
-                raised.append(error)
-                ready.set()
-
-        thread = threading.Thread(target=serve, name="worker")
-        thread.start()
-        try:
-            assert ready.wait(WAIT_S)
-            if not raised:
-                yield GatewayWorker(node, carrier)
-        finally:
-            node.stop()
-            thread.join(WAIT_S)
-            assert not thread.is_alive()
-    if raised:
-        raise raised[0]
+        node = CloudNode(models, config, session="s9", loader=loader, timeouts=timeouts, drain_s=drain_s)
+        with running(node, carrier):
+            yield GatewayWorker(node, carrier)
 
 
 class Sender:

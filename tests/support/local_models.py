@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from rosbag_tools.drive.scene import CLASSES
-from shared.files import tree_sha256
+from tests.support.model_folder import write_model
 
 onnx: Any = import_module("onnx")
 import_module("onnx.numpy_helper")
@@ -72,14 +71,6 @@ def _labels(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _write(folder: Path, model: Any, height: int, width: int, keys: dict[str, Any]) -> None:
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    manifest = {
-        "format": "onnx",
-        "file": "model.onnx",
-        "sha256": tree_sha256(folder / "model.onnx"),
-        "input": {"tensor": "image", "dtype": "float32", "height": height, "width": width, "scale": 1 / 255},
-        "warm_up": {"runs": 1},
-        **keys,
-    }
-    (folder / "model.yaml").write_text(yaml.safe_dump(manifest))
+    image = {"tensor": "image", "dtype": "float32", "height": height, "width": width, "scale": 1 / 255}
+    given = {"format": "onnx", "input": image, "warm_up": {"runs": 1}, **keys}
+    write_model(folder, "model.onnx", model.SerializeToString(), **given)

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,13 +52,13 @@ def pour(request: BaseHTTPRequestHandler) -> None:
 
 
 def drip(request: BaseHTTPRequestHandler) -> None:
-    """Sends one byte of a header a second."""
+    """Sends one byte of a header a second, until the receiver ends."""
+    assert isinstance(request.server, _Server)
     with suppress(OSError):
         request.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
-        while True:
+        while not request.server.ended.wait(1):
             request.wfile.write(b"x")
             request.wfile.flush()
-            time.sleep(1)
 
 
 def talk_nonsense(request: BaseHTTPRequestHandler) -> None:
@@ -73,6 +72,14 @@ def hang_up(request: BaseHTTPRequestHandler) -> None:
 
 
 MISBEHAVIOURS = (refuse, redirect, hang, pour, drip, talk_nonsense, hang_up)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ended = threading.Event()
 
 
 class OtlpReceiver:
@@ -95,8 +102,7 @@ class OtlpReceiver:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -104,6 +110,7 @@ class OtlpReceiver:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._server.ended.set()
         self._server.shutdown()
         self._server.socket.close()
 

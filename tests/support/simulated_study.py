@@ -11,15 +11,14 @@ from analysis.study.measurement import RunResult
 from analysis.study.scenarios import VehicleLoad
 from analysis.study.study_plan import PlannedRun, StudyCell, StudyPlan, WorkerSetup, read_plan
 from ops.study.session import RESOURCES
-from shared.clock import Offset
 from shared.errors import SkylaneError
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.run_manifest import write_manifest
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
+from shared.stages import Stage
+from tests.support.latency_rows import answered_row
 
 ORIGIN_NS = 1_800_000_000_000_000_000
 _MS = 1_000_000
-_STEP_NS = 1000  # Time between two timestamps of a node, except the stage that takes the whole time.
 _RESOURCES = """at_ns,node,pid,cpu_percent,rss_bytes,bytes_in,bytes_out,gpu_percent,gpu_memory_bytes,gpu_power_w
 {before},worker/worker-1,1,,500000000,1,1,,,
 {before},vehicle/vehicle-1,2,,100000000,1,1,,,
@@ -74,26 +73,7 @@ def write_run(
                 )
                 log.close(reuse)
                 continue
-            stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES]
-            edge = {stage: due_ns + index * _STEP_NS for index, stage in enumerate(stages)}
-            edge[Stage.MASK_DECODED] = due_ns + round(took * _MS)
-            edge[Stage.RETURNED] = edge[Stage.MASK_DECODED] - _STEP_NS
-            received_ns = edge[Stage.SENT] + _STEP_NS
-            cloud = {stage: received_ns + index * _STEP_NS for index, stage in enumerate(CLOUD_STAGES)}
-            log.close(
-                LatencyRow(
-                    **facts,
-                    outcome=Outcome.ANSWERED,
-                    attempts=1,
-                    worker="worker-1",
-                    batch_size=1,
-                    bytes_up=1000,
-                    bytes_down=100,
-                    edge_times=edge,
-                    cloud_times=cloud,
-                    clock=Offset(0, 500),
-                )
-            )
+            log.close(answered_row(due_ns, round(took * _MS), **facts))
     manifest = {"session": session, "model": {"sha256": "a" * 64}, "source": {"sha256": "b" * 64}, "commit": "c0ffee"}
     write_manifest(folder, {**manifest, "state": "complete", "host": {"processor": "p", "cores": 2, "python": "3"}})
 

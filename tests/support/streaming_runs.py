@@ -13,12 +13,12 @@ import numpy as np
 
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.writer import BagWriter
-from shared.clock import Offset
 from shared.imaging.codec import Mask
 from shared.runlog.latency_log import LatencyRow, LogWriter, Outcome
 from shared.runlog.presented_log import OutputOrigin, PresentedLog, PresentedRow
 from shared.runlog.run_manifest import write_manifest
-from shared.stages import CLOUD_STAGES, EDGE_STAGES, OPTIONAL_STAGES, Stage
+from shared.stages import Stage
+from tests.support.latency_rows import answered_row
 
 CAMERA = "/sensors/camera/left/image_raw"
 NAMES = ("none", "road", "car")
@@ -130,24 +130,13 @@ def _row(plan: StreamingRunPlan, frame: int) -> LatencyRow:
         "frame_stamp_ns": _stamp_ns(frame),
         "model": "road",
     }
-    answer: dict[str, Any] = {
-        "model_version": "1",
-        "engine": "tensorflow",
-        "worker_session": "w1",
-        "clock": Offset(0, 500),
-    }
     if frame in plan.unanswered:
         return LatencyRow(**facts, outcome=Outcome.DROPPED, reason="window", edge_times={Stage.DUE: due_ns})
     if frame in plan.local:
         times = {Stage.DUE: due_ns, Stage.INFERRED_LOCALLY: due_ns + 50_000_000}
         return LatencyRow(**facts, outcome=Outcome.ANSWERED_LOCALLY, engine="tflite", edge_times=times)
-    stages = [stage for stage in EDGE_STAGES if stage not in OPTIONAL_STAGES]
-    edge = {stage: due_ns + number * 1000 for number, stage in enumerate(stages)}
-    edge[Stage.MASK_DECODED] = due_ns + round(plan.total_ms * 1e6)
-    edge[Stage.RETURNED] = edge[Stage.MASK_DECODED] - 1000
-    cloud = {stage: edge[Stage.SENT] + 1000 * (number + 1) for number, stage in enumerate(CLOUD_STAGES)}
-    sent: dict[str, Any] = {"attempts": 1, "worker": "worker-1", "batch_size": 1, "bytes_up": 1000, "bytes_down": 100}
-    return LatencyRow(**facts, **sent, **answer, outcome=Outcome.ANSWERED, edge_times=edge, cloud_times=cloud)
+    answer = {"model_version": "1", "engine": "tensorflow", "worker_session": "w1"}
+    return answered_row(due_ns, round(plan.total_ms * 1e6), **facts, **answer)
 
 
 def _presented(plan: StreamingRunPlan, frame: int) -> PresentedRow:

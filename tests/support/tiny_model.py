@@ -10,12 +10,13 @@ import numpy.typing as npt
 from shared.imaging.frames import Layout
 from shared.imaging.geometry import Resize, plan
 from shared.imaging.labels import Labels
+from shared.inference.engine import Engine as EngineContract
 from shared.inference.engine import Outputs
 from shared.inference.model import Model
 from shared.messages.frame import FrameMessage, RequestOptions
 from shared.messages.model_card import ModelCard
 from shared.messages.topics import FrameId
-from shared.models.manifest import InputSection, Manifest, OutputKind, OutputSection, Precision
+from shared.models.manifest import BatchingSection, InputSection, Manifest, OutputKind, OutputSection, Precision
 
 HEIGHT, WIDTH = 4, 6
 LABELS = Labels(
@@ -50,7 +51,11 @@ class Engine:
 
 
 def model(
-    act: Callable[[], None] = lambda: None, name: str = "tiny", version: str = "1", engine: Engine | None = None
+    act: Callable[[], None] = lambda: None,
+    name: str = "tiny",
+    version: str = "1",
+    engine: EngineContract | None = None,
+    max_size: int = 1,
 ) -> Model:
     """A version of the model; `act` is called with every batch."""
     manifest = Manifest(
@@ -60,6 +65,7 @@ def model(
         input=InputSection(tensor="input:0", height=HEIGHT, width=WIDTH),
         output=OutputSection(tensor="prediction:0", kind=OutputKind.CLASS_IDS),
         labels_file="none",
+        batching=BatchingSection(max_size=max_size),
     )
     return Model(manifest, replace(CARD, name=name, version=version), engine or Engine(act))
 

@@ -104,8 +104,8 @@ def test_a_damaged_cache_is_replaced(workshop: Any, cache: Path) -> None:
     (key,) = json.loads(cache.read_text())["choices"]
     for content in ("", "[]", '{"form": 2}', '{"form": 9, "choices": {}}', '{"choices": {"k": {"chosen": "m"}}}'):
         cache.write_text(content)
-        assert engine_cache.load(key) is None
-        engine_cache.store(key, first)
+        assert engine_selection.stored_measurement(key) is None
+        engine_selection.store_measurement(key, first)
         assert json.loads(cache.read_text())["choices"].keys() == {key}
     assert _select(workshop).remembered
 

@@ -17,8 +17,7 @@ from shared.models.repository import Repository
 from shared.runlog.presented_log import OutputOrigin
 from tests.edge.samples import CARD, make_frame, make_record
 from tests.support.local_models import write_segmentation
-
-WAIT_S = 60.0
+from tests.support.waiting import beside
 
 
 class LocalPresenter:
@@ -77,10 +76,8 @@ def test_a_presenter_gets_the_local_model(with_local: EdgeConfig) -> None:
         pixels = np.zeros((64, 96, 3), np.uint8)
         pixels[:, 48:] = 255
         presentation.offer(make_record(), replace(make_frame(), pixels=pixels))
-        thread = threading.Thread(target=presentation.run)
-        thread.start()
-        presentation.end()
-        thread.join(WAIT_S)
+        with beside(presentation.run):
+            presentation.end()
         record = presentation.describe_parts()
     assert record["local_model"]["name"] == with_local.local_model
     assert record["local_model"]["median_ms"] > 0

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -51,6 +51,20 @@ class Noting:
         self.ticks.append(tick)
         self.act(tick)
         return HoldPresenter(PresenterParts(CARD)).present(tick, newest)
+
+
+class Blocked(Noting):
+    """Does not return from one tick until it is released."""
+
+    def __init__(self, at: int = 0) -> None:
+        super().__init__(self._block)
+        self.reached, self.released = threading.Event(), threading.Event()
+        self._at = at
+
+    def _block(self, tick: Tick) -> None:
+        if tick.sequence == self._at:
+            self.reached.set()
+            assert self.released.wait(WAIT_S)
 
 
 def _missing(tick: PresentedTick) -> str:
@@ -107,7 +121,12 @@ class Rig:
             assert self._changed.wait_for(lambda: any(each.sequence == sequence for each in self.presented), WAIT_S)
         return next(each for each in self.presented if each.sequence == sequence)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        """Starts the thread."""
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends the thread after the ticks that wait."""
         self.presentation.end()
         self.thread.join(WAIT_S)
@@ -126,10 +145,8 @@ class Rig:
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     """Returns a running presentation that holds the newest result."""
-    made = Rig()
-    made.thread.start()
-    yield made
-    made.end()
+    with Rig() as made:
+        yield made
     made.presentation.close()
     assert len({tick.sequence for tick in made.presented}) == len(made.presented)  # One row each.
 
@@ -161,22 +178,14 @@ def test_a_result_that_is_too_old_is_not_presented(rig: Rig) -> None:
 
 def test_a_presenter_that_is_too_slow_skips_ticks() -> None:
     """Offers and arrivals go on while the presenter works; every tick has its row, in order, and frames are not kept."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
-    rig.thread.start()
-    rig.offer()
-    assert blocked.wait(WAIT_S)
-    for _ in range(4):
-        rig.answer(rig.offer())
-    assert rig.presented == []
-    released.set()
-    rig.end()
+    blocked = Blocked()
+    with Rig(blocked) as rig:
+        rig.offer()
+        assert blocked.reached.wait(WAIT_S)
+        for _ in range(4):
+            rig.answer(rig.offer())
+        assert rig.presented == []
+        blocked.released.set()
     assert rig.reasons() == [(0, NO_RESULT), (1, SKIPPED), (2, SKIPPED), (3, SKIPPED), (4, "")]
     assert [tick.sequence for tick in rig.presenter.ticks] == [0, 4]
     assert [tick.processing_ns is None for tick in rig.presented] == [False, True, True, True, False]
@@ -185,16 +194,11 @@ def test_a_presenter_that_is_too_slow_skips_ticks() -> None:
 
 def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     """Beyond a limit, the rows of skipped ticks are written by the pacer; the end of the run writes the others."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(_: Tick) -> None:
-        blocked.set()
-        assert released.wait(WAIT_S)
-
-    rig, count = Rig(Noting(act)), 3000
+    blocked, count = Blocked(), 3000
+    rig = Rig(blocked)
     rig.thread.start()
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     for _ in range(count - 1):
         rig.offer()
     assert len(rig.presented) > count / 2
@@ -202,7 +206,7 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
     rig.presentation.close()
     assert sorted(sequence for sequence, _ in rig.reasons()) == list(range(count))
     assert {sequence for sequence, reason in rig.reasons() if reason == STOPPED} == {0, count - 1}
-    released.set()
+    blocked.released.set()
     rig.thread.join(WAIT_S)
     assert len(rig.presented) == count
 
@@ -210,24 +214,18 @@ def test_a_presenter_that_hangs_costs_neither_rows_nor_memory() -> None:
 @pytest.mark.parametrize("ticks", [1, 4, 3000])
 def test_ticks_that_a_presenter_costs_by_hanging_are_named_so(ticks: int) -> None:
     """They were not skipped by a presenter that is too slow, whose remedy is a lower rate."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 1:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act), hang_s=0.0)
+    blocked = Blocked(at=1)
+    rig = Rig(blocked, hang_s=0.0)
     rig.thread.start()
     rig.answer(rig.tick().sequence)
     rig.offer()
-    assert blocked.wait(WAIT_S)
+    assert blocked.reached.wait(WAIT_S)
     assert rig.presentation.hangs
     for _ in range(ticks - 1):
         rig.offer()
     rig.presentation.end()
     rig.presentation.close()
-    released.set()
+    blocked.released.set()
     rig.thread.join(WAIT_S)
     assert sorted(rig.reasons()) == [(0, NO_RESULT), *((sequence, HUNG) for sequence in range(1, ticks + 1))]
 
@@ -236,12 +234,10 @@ def test_a_tick_is_presented_after_its_frame_was_sent() -> None:
     """Both would need a core at the same moment, and the frame would be sent later than without a presenter."""
     record = make_record(0, clock.now_ns() + 3600 * 10**9)  # The presenter waits until a time after it was due.
     sent, was_sent = threading.Event(), []
-    rig = Rig(Noting(lambda _: was_sent.append(sent.is_set())))
-    rig.thread.start()
-    rig.presentation.offer(record, make_frame(0, "/left"))
-    sent.set()
-    rig.presentation.images.passed("/left", 0)
-    rig.end()
+    with Rig(Noting(lambda _: was_sent.append(sent.is_set()))) as rig:
+        rig.presentation.offer(record, make_frame(0, "/left"))
+        sent.set()
+        rig.presentation.images.passed("/left", 0)
     assert was_sent == [True]
 
 
@@ -259,22 +255,14 @@ def test_the_image_of_the_pipeline_is_presented_if_it_has_prepared_the_frame(rig
 
 def test_each_camera_has_its_own_presenter_and_results() -> None:
     """A slow tick of one camera replaces no tick of another one."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
-    rig.thread.start()
-    rig.offer(camera="/left")
-    assert blocked.wait(WAIT_S)
-    rig.offer(camera="/right")
-    rig.offer(camera="/left")
-    result = rig.answer(1, camera="/right")
-    released.set()
-    rig.end()
+    blocked = Blocked()
+    with Rig(blocked) as rig:
+        rig.offer(camera="/left")
+        assert blocked.reached.wait(WAIT_S)
+        rig.offer(camera="/right")
+        rig.offer(camera="/left")
+        result = rig.answer(1, camera="/right")
+        blocked.released.set()
     assert rig.reasons() == [(0, NO_RESULT), (1, ""), (2, NO_RESULT)]
     assert rig.presented[1].result is result
     assert rig.presenter.built == 2
@@ -306,23 +294,15 @@ def test_a_camera_that_changes_starts_anew(rig: Rig, changes: dict[str, Any]) ->
 
 def test_a_change_during_a_skipped_tick_counts() -> None:
     """The presenter has seen neither the skipped frame nor its stamp."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 1:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
-    rig.thread.start()
-    rig.tick()
-    rig.answer(0)
-    rig.offer()
-    assert blocked.wait(WAIT_S)
-    rig.offer(stamp_ns=60 * 10**9)
-    rig.offer(stamp_ns=60 * 10**9 + PERIOD_NS)
-    released.set()
-    rig.end()
+    blocked = Blocked(at=1)
+    with Rig(blocked) as rig:
+        rig.tick()
+        rig.answer(0)
+        rig.offer()
+        assert blocked.reached.wait(WAIT_S)
+        rig.offer(stamp_ns=60 * 10**9)
+        rig.offer(stamp_ns=60 * 10**9 + PERIOD_NS)
+        blocked.released.set()
     assert rig.reasons() == [(0, NO_RESULT), (1, ""), (2, SKIPPED), (3, CAMERA_CHANGED)]
 
 
@@ -369,47 +349,35 @@ class Failing(Noting):
 )
 def test_a_presenter_that_fails_is_built_anew(error: Exception | None, reason: str) -> None:
     """The tick has a reason; the run goes on."""
-    rig = Rig(Failing(error))
-    rig.thread.start()
-    rig.answer(rig.tick().sequence)
-    assert _missing(rig.tick()) == reason
-    assert rig.tick().source_sequence == 0
-    assert rig.presenter.built == 2
-    rig.end()
+    with Rig(Failing(error)) as rig:
+        rig.answer(rig.tick().sequence)
+        assert _missing(rig.tick()) == reason
+        assert rig.tick().source_sequence == 0
+        assert rig.presenter.built == 2
 
 
 def test_a_result_that_arrives_before_its_tick_is_not_used_earlier() -> None:
     """The pacer queues a frame for the pipeline first, and a worker may be fast: no output has a negative age."""
-    blocked, released = threading.Event(), threading.Event()
-
-    def act(tick: Tick) -> None:
-        if tick.sequence == 0:
-            blocked.set()
-            assert released.wait(WAIT_S)
-
-    rig = Rig(Noting(act))
-    rig.thread.start()
-    rig.offer()
-    assert blocked.wait(WAIT_S)
-    rig.offer()
-    rig.answer(0)
-    rig.answer(2)
-    released.set()
-    rig.wait_for(1)
-    rig.tick()
-    rig.end()
+    blocked = Blocked()
+    with Rig(blocked) as rig:
+        rig.offer()
+        assert blocked.reached.wait(WAIT_S)
+        rig.offer()
+        rig.answer(0)
+        rig.answer(2)
+        blocked.released.set()
+        rig.wait_for(1)
+        rig.tick()
     assert [tick.source_sequence for tick in rig.presented] == [None, 0, 2]
 
 
 def test_local_answers_count_unless_the_presenter_runs_the_local_model() -> None:
     """A presenter with the local model would take its result for a worker's."""
     for runs_local, expected in ((False, (OutputOrigin.LOCAL, 0, PERIOD_NS)), (True, (OutputOrigin.NONE, None, None))):
-        rig = Rig(runs_local=runs_local)
-        rig.thread.start()
-        rig.answer(rig.tick().sequence, Outcome.ANSWERED_LOCALLY)
-        tick = rig.tick()
-        assert (tick.origin, tick.source_sequence, tick.age_ns) == expected
-        rig.end()
+        with Rig(runs_local=runs_local) as rig:
+            rig.answer(rig.tick().sequence, Outcome.ANSWERED_LOCALLY)
+            tick = rig.tick()
+            assert (tick.origin, tick.source_sequence, tick.age_ns) == expected
 
 
 def test_a_result_of_the_local_model_has_no_age() -> None:
@@ -421,25 +389,21 @@ def test_a_result_of_the_local_model_has_no_age() -> None:
             del tick, newest
             return Output(OutputOrigin.LOCAL, mask)
 
-    rig = Rig(Local())
-    rig.thread.start()
-    rig.answer(rig.tick().sequence)
-    tick = rig.tick()
-    assert tick.result is mask
-    assert (tick.source_sequence, tick.age_ns) == (None, 0)
-    rig.end()
+    with Rig(Local()) as rig:
+        rig.answer(rig.tick().sequence)
+        tick = rig.tick()
+        assert tick.result is mask
+        assert (tick.source_sequence, tick.age_ns) == (None, 0)
 
 
 @pytest.mark.parametrize("layout", [Layout.RGB8, Layout.BGR8])
 @pytest.mark.parametrize("resize_at", ["edge", "cloud"])
 def test_the_presenter_sees_the_input_of_the_model_as_rgb(layout: Layout, resize_at: str) -> None:
     """Whatever the order of the model's colours, and whichever node resizes the frames that are sent."""
-    rig = Rig(card=replace(CARD, layout=layout), resize_at=resize_at)
-    rig.thread.start()
-    pixels = np.zeros((2 * HEIGHT, 2 * WIDTH, 3), np.uint8)
-    pixels[..., 0] = 200
-    tick = rig.tick(pixels=pixels)
-    rig.end()
+    with Rig(card=replace(CARD, layout=layout), resize_at=resize_at) as rig:
+        pixels = np.zeros((2 * HEIGHT, 2 * WIDTH, 3), np.uint8)
+        pixels[..., 0] = 200
+        tick = rig.tick(pixels=pixels)
     assert tick.image is not None
     assert tick.geometry is not None
     np.testing.assert_array_equal(tick.image, np.full((HEIGHT, WIDTH, 3), (200, 0, 0), np.uint8))

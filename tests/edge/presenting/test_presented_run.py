@@ -17,7 +17,7 @@ from edge.sinks.writer import backlog
 from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize, plan
 from shared.runlog.presented_log import OutputOrigin, PresentedLog, read_presented
-from tests.edge.samples import CARD, HEIGHT, WIDTH
+from tests.edge.samples import CARD, HEIGHT, WIDTH, RecordingSink
 from tests.full_disk import disk_of
 
 WAIT_S = 60.0
@@ -25,28 +25,16 @@ MASK = np.zeros((HEIGHT, WIDTH), np.uint8)
 CONFIG = EdgeConfig(present="hold", local_model="small")
 
 
-class Recorder:
-    """A sink that stores what it gets."""
-
-    in_order = True
+class OutputSink(RecordingSink):
+    """A sink that stores missing outputs as well."""
 
     def __init__(self, on_write: Callable[[FrameResult], object] = lambda _: None) -> None:
-        self.got: list[FrameResult | PresentedTick] = []
-        self.is_closed = False
-        self._on_write = on_write
-
-    def write(self, frame: FrameResult) -> None:
-        """See Sink."""
-        self._on_write(frame)
-        self.got.append(frame)
+        super().__init__(on_write)
+        self.missing: list[tuple[int, PresentedTick]] = []  # Each with the number of outputs before it.
 
     def write_missing(self, missing: PresentedTick) -> None:
         """See MissingOutputSink."""
-        self.got.append(missing)
-
-    def close(self) -> None:
-        """See Sink."""
-        self.is_closed = True
+        self.missing.append((len(self.frames), missing))
 
 
 def _tick(sequence: int, origin: OutputOrigin = OutputOrigin.REMOTE, **fields: Any) -> PresentedTick:
@@ -88,13 +76,12 @@ def _record(
 
 def test_sinks_get_every_output_in_order_with_its_origin(tmp_path: Path) -> None:
     """A local result names its model; a frame without output comes with the reason."""
-    sink = Recorder()
+    sink = OutputSink()
     _record(tmp_path, [_tick(0, OutputOrigin.NONE), _tick(1), _tick(2, OutputOrigin.LOCAL, source_sequence=None)], sink)
-    missing, remote, local = sink.got
-    assert isinstance(missing, PresentedTick)
+    ((before, missing),) = sink.missing
+    assert before == 0
+    remote, local = sink.frames
     assert (missing.camera, missing.sequence, missing.stamp_ns, missing.reason) == ("/left", 0, 1, "too_old")
-    assert isinstance(remote, FrameResult)
-    assert isinstance(local, FrameResult)
     assert (remote.origin, remote.age_ns, remote.source_sequence, remote.model) == (OutputOrigin.REMOTE, 5, 0, "")
     assert (local.origin, local.source_sequence, local.model) == (OutputOrigin.LOCAL, None, "small")
     assert sink.is_closed
@@ -115,9 +102,9 @@ def test_the_presenter_does_not_wait_for_slow_sinks(tmp_path: Path) -> None:
                 assert begun.wait(WAIT_S)  # From here on the sink works on the first output.
             go_on.set()
 
-    sink, count = Recorder(hold), backlog(CARD) + 11
+    sink, count = OutputSink(hold), backlog(CARD) + 11
     recorder = _record(tmp_path, Releasing(_tick(sequence) for sequence in range(count)), sink)
-    assert [frame.sequence for frame in sink.got] == list(range(backlog(CARD) + 1))
+    assert sink.got == list(range(backlog(CARD) + 1))
     assert recorder.record()["outputs_not_written"] == 10
     assert len(list(read_presented(tmp_path))) == count
     assert any("10 outputs are missing in presented/" in line for line in recorder.lines())
@@ -129,10 +116,10 @@ def test_a_sink_that_fails_is_closed_and_the_others_go_on(tmp_path: Path) -> Non
     def fail(_: FrameResult) -> None:
         raise SkylaneError("disk full")
 
-    failing, other = Recorder(fail), Recorder()
+    failing, other = OutputSink(fail), OutputSink()
     recorder = _record(tmp_path, [_tick(sequence) for sequence in range(3)], failing, other)
     assert failing.is_closed
-    assert [frame.sequence for frame in other.got] == [0, 1, 2]
+    assert other.got == [0, 1, 2]
     assert [str(fault) for fault in recorder.faults] == ["disk full"]
 
 

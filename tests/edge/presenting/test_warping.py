@@ -11,7 +11,7 @@ from edge.presenting.warp import doubt_of, moved_detections, moved_mask, moved_r
 from shared.imaging.geometry import Geometry, Resize, plan
 from shared.imaging.opencv import cv2
 from shared.messages.results import Classification, Detections
-from tests.support.moving_camera import GEOMETRY, HEIGHT, PERIOD_NS, WIDTH, MovingCamera
+from tests.support.moving_camera import GEOMETRY, HEIGHT, WIDTH, MovingCamera
 
 _EDGE = 32  # Pixels near the border that may have come from outside.
 
@@ -41,14 +41,6 @@ def test_a_mask_moves_by_whole_pixels(place: tuple[int, int]) -> None:
     inner = (slice(_EDGE, -_EDGE), slice(_EDGE, -_EDGE))
     is_right = moved == camera.mask(*place)
     assert is_right[inner].mean() > 0.997
-
-
-def test_a_mask_moves_over_several_ticks() -> None:
-    """Errors of single steps do not add up to a pixel."""
-    camera = MovingCamera()
-    moved = moved_mask(camera.mask(0), _motion((0, 0), (4, 2), (8, 4), (12, 6)), GEOMETRY)
-    inner = (slice(_EDGE, -_EDGE), slice(_EDGE, -_EDGE))
-    assert np.mean(moved[inner] == camera.mask(12, 6)[inner]) > 0.99
 
 
 def test_a_mask_of_a_camera_that_stands_still_is_unchanged() -> None:
@@ -146,14 +138,3 @@ def test_only_results_with_places_move() -> None:
     assert moved_result(other, motion, GEOMETRY) is None
     assert moved_result(classification, motion, GEOMETRY) is None
     assert isinstance(moved_result(_boxes((1, 1, 9, 9)), motion, GEOMETRY), Detections)
-
-
-def test_results_are_moved_by_the_newest_ticks_only() -> None:
-    """A result of the tick before moves by one step, however long the track is."""
-    camera, track = MovingCamera(), FlowTrack()
-    for number in range(5):
-        track.add(camera.tick(number, 6 * number))
-    motion = track.motion_since(3 * PERIOD_NS)
-    assert motion is not None
-    moved = moved_detections(_boxes((100, 80, 160, 120)), motion, GEOMETRY)
-    np.testing.assert_allclose(moved.boxes, [(94, 80, 154, 120)], atol=0.3)

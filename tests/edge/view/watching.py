@@ -69,6 +69,12 @@ def processes() -> list[psutil.Process]:
     return [root, *root.children(recursive=True)]
 
 
+def listening() -> set[str]:
+    """Returns the addresses on which the views of this process listen."""
+    connections = (each for process in processes() for each in process.net_connections(kind="inet"))
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+
 class RerunReader:
     """Rerun's own program, which saves what a viewer receives."""
 
@@ -156,11 +162,3 @@ def card_with(*names: str) -> ModelCard:
     """Returns the card of a model with these classes."""
     labels = replace(CARD.labels, names=names, colours=tuple((40 * i, 255 - 40 * i, 9) for i in range(len(names))))
     return replace(CARD, labels=labels)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits until a condition is true."""
-    until_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)

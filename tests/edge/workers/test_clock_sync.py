@@ -22,6 +22,7 @@ from shared.messages.topics import ECHOES, PROBES
 from shared.mqtt.bus import Ack, Bus, Delivery
 from tests.edge.samples import CARD
 from tests.support.memory_bus import MemoryBus
+from tests.support.waiting import beside, until
 
 WAIT_S = 60.0
 MS = 10**6
@@ -147,23 +148,16 @@ def probing(bus: Bus, clocks: WorkerClocks, *workers: str) -> Iterator[MqttTrans
     transport = MqttTransport(bus, EdgeConfig(vehicle="car", model=CARD.name), "s1")
     for worker in workers:
         transport.workers.update(worker, pack_status(NodeStatus(NodeState.ONLINE, "s9", 4, (CARD,))))
-    thread = threading.Thread(target=transport.probe_clocks, args=(clocks, stop))
-    thread.start()
-    try:
-        yield transport
-    finally:
-        stop.set()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
+    with beside(lambda: transport.probe_clocks(clocks, stop)):
+        try:
+            yield transport
+        finally:
+            stop.set()
 
 
 def offset_once_known(clocks: WorkerClocks, node: str = NODE) -> Offset:
     """Waits for the first clock reply of a node and returns its offset."""
-    deadline_ns = clock.now_ns() + round(WAIT_S * SECOND_NS)
-    pause = threading.Event()
-    while not known(clocks, node):
-        assert clock.now_ns() < deadline_ns, f"no clock reply from {node}"
-        pause.wait(0.01)
+    until(lambda: known(clocks, node))
     now_ns = clock.now_ns()
     return clocks.offset(node, Exchange(now_ns - SECOND_NS, now_ns - SECOND_NS // 2, now_ns - SECOND_NS // 2, now_ns))
 

@@ -1,34 +1,29 @@
 """Delivery of frames to chosen workers over a bus that divides frames among a group; the test plays the workers."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.frame_record import FrameRecord
-from edge.retrying import Retrier, RetryPolicy
 from shared.messages.frame import unpack_frame
 from shared.messages.node_status import NodeState
 from shared.messages.topics import FRAMES, RETRIES
-from shared.mqtt.bus import Delivery
 from shared.runlog.latency_log import read_journal
 from tests.edge.samples import CARD, make_frame
-from tests.edge.vehicle import WAIT_S, Vehicle
+from tests.edge.vehicle import WAIT_S, RetryingVehicle
 from tests.support.memory_bus import MemoryBus
 
 
-class DispatchingVehicle(Vehicle):
+class DispatchingVehicle(RetryingVehicle):
     """A vehicle that chooses workers, and workers that record their frames."""
 
     def __init__(self, bus: MemoryBus, folder: Path) -> None:
-        super().__init__(bus, folder, CARD, window=8, keep_messages=True)
-        self.delivered: list[Delivery] = []
-        self.retrier = Retrier(self.sender, RetryPolicy(self.stats, window=8), self.watch)
+        super().__init__(bus, folder, CARD, window=8)
 
     def join(self, worker: str, answer_ms: float = 100.0) -> None:
         """Brings a worker online."""
-        self.bus.subscribe(RETRIES.filter(worker=worker), 1, self.delivered.append)
+        self.bus.subscribe(RETRIES.filter(worker=worker), 1, self.on_frame)
         self.announce(worker)
         self.report(worker, answer_ms=answer_ms)
 
@@ -85,7 +80,7 @@ def test_a_frame_that_reaches_no_worker_goes_to_another_one(vehicle: Dispatching
 
 def test_a_frame_that_no_chosen_worker_gets_goes_to_the_group(vehicle: DispatchingVehicle) -> None:
     """A worker that has just come online may be among its members."""
-    vehicle.bus.subscribe(FRAMES.filter(), 1, vehicle.delivered.append)
+    vehicle.bus.subscribe(FRAMES.filter(), 1, vehicle.on_frame)
     for worker, answer_ms in (("a", 100.0), ("b", 300.0)):
         vehicle.join(worker, answer_ms)
         vehicle.unsubscribe(worker)
@@ -110,7 +105,7 @@ def test_without_mqtt_5_the_broker_deals_the_frames(tmp_path: Path) -> None:
     """It would not report that a chosen worker is gone."""
     with MemoryBus() as bus:
         vehicle = DispatchingVehicle(bus, tmp_path / "run")
-        bus.subscribe(FRAMES.filter(), 1, vehicle.delivered.append)
+        bus.subscribe(FRAMES.filter(), 1, vehicle.on_frame)
         with vehicle.log:
             vehicle.join("a")
             assert vehicle.drive().row.dispatch == "group"
@@ -156,16 +151,8 @@ def test_a_frame_that_a_drained_worker_never_got_is_sent_again(vehicle: Dispatch
     vehicle.drive()
     for state in (NodeState.STOPPING, NodeState.OFFLINE):
         vehicle.announce("a", state)
-    stop = threading.Event()
-    thread = threading.Thread(target=vehicle.retrier.run, args=(stop,))
-    thread.start()
-    try:
-        while len(vehicle.topics()) < 2:
-            assert not stop.wait(0.01)
-    finally:
-        stop.set()
-        thread.join(WAIT_S)
-    assert vehicle.topics()[1] == "retries/b/tiny/car/left"
+    assert vehicle.arrived.acquire(timeout=WAIT_S)
+    assert vehicle.retry(lambda: None).topic == "skylane/v1/retries/b/tiny/car/left"
 
 
 def test_a_restarted_worker_is_no_reason_to_send_its_new_frames_again(vehicle: DispatchingVehicle) -> None:

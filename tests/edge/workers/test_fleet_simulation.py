@@ -23,7 +23,7 @@ def capacity_hz(service_ms: tuple[float, ...]) -> float:
     return sum(1e3 / each_ms for each_ms in service_ms)
 
 
-@pytest.mark.parametrize(("vehicles", "window"), [(1, 8), (4, 4), (50, 1)])
+@pytest.mark.parametrize(("vehicles", "window"), [(1, 8), (50, 1)])
 def test_unequal_workers_reach_their_capacity(vehicles: int, window: int) -> None:
     """A group that takes turns reaches 8 of the 32 frames per second."""
     fleet = FleetSimulation(UNEQUAL_MS, vehicles)
@@ -31,32 +31,30 @@ def test_unequal_workers_reach_their_capacity(vehicles: int, window: int) -> Non
     assert len(fleet.answered_ns) / 30 >= 29.5  # The capacity is 32; no load is known for the first frames.
 
 
-@pytest.mark.parametrize("vehicles", [1, 16, 50])
+@pytest.mark.parametrize("vehicles", [1, 50])
 def test_tail_latency_is_near_that_of_a_single_queue(vehicles: int) -> None:
     """An ideal dispatcher knows when each worker is free; vehicles know it from reports and replies."""
     rate_hz = 0.8 * capacity_hz(UNEQUAL_MS)
     fleet = FleetSimulation(UNEQUAL_MS, vehicles)
-    fleet.play_poisson(rate_hz, seconds=100)
+    fleet.play_poisson(rate_hz, seconds=60)
     ideal = ideal_latencies_ms(UNEQUAL_MS, rate_hz, frames=20_000)
     assert percentile(fleet.latencies_ms, 99) <= 1.5 * percentile(ideal, 99)
 
 
-@pytest.mark.parametrize("vehicles", [1, 16])
-def test_equal_workers_answer_as_soon_as_those_of_a_group(vehicles: int) -> None:
+def test_equal_workers_answer_as_soon_as_those_of_a_group() -> None:
     """Vehicles cannot know of each other's latest frames, but the broker deals frames to equal workers in turn."""
     rate_hz = 0.8 * capacity_hz(EQUAL_MS)
-    fleets = [FleetSimulation(EQUAL_MS, vehicles, by_load=by_load) for by_load in (True, False)]
+    fleets = [FleetSimulation(EQUAL_MS, vehicles=16, by_load=by_load) for by_load in (True, False)]
     for fleet in fleets:
-        fleet.play_poisson(rate_hz, seconds=100)
+        fleet.play_poisson(rate_hz, seconds=60)
     by_load, by_turn = (percentile(fleet.latencies_ms, 99) for fleet in fleets)
     assert by_load <= 1.25 * by_turn
     assert min(fleets[0].shares.values()) > 0.7 * max(fleets[0].shares.values())
 
 
-@pytest.mark.parametrize("vehicles", [1, 8])
-def test_equal_workers_reach_the_throughput_of_a_group(vehicles: int) -> None:
+def test_equal_workers_reach_the_throughput_of_a_group() -> None:
     """A single vehicle with a small window keeps every worker busy."""
-    fleet = FleetSimulation(EQUAL_MS, vehicles)
+    fleet = FleetSimulation(EQUAL_MS, vehicles=1)
     fleet.play_saturated(window=4, seconds=30)
     assert len(fleet.answered_ns) / 30 >= 0.97 * capacity_hz(EQUAL_MS)
 
@@ -65,7 +63,7 @@ def test_equal_workers_reach_the_throughput_of_a_group(vehicles: int) -> None:
 def test_fifty_vehicles_do_not_stampede(service_ms: tuple[float, ...]) -> None:
     """All of them know the same reports, and must not all send their next frames to the same worker."""
     fleet = FleetSimulation(service_ms, vehicles=50)
-    fleet.play_poisson(0.9 * capacity_hz(service_ms), seconds=60)
+    fleet.play_poisson(0.9 * capacity_hz(service_ms), seconds=30)
     since_ns: dict[int, int] = {}
     longest_ns = 0
     for at_ns, lengths in fleet.queues:
@@ -77,10 +75,9 @@ def test_fifty_vehicles_do_not_stampede(service_ms: tuple[float, ...]) -> None:
     assert longest_ns <= SECOND
 
 
-@pytest.mark.parametrize("service_ms", [EQUAL_MS, UNEQUAL_MS])
-def test_a_worker_that_joins_has_its_share_within_a_second(service_ms: tuple[float, ...]) -> None:
+def test_a_worker_that_joins_has_its_share_within_a_second() -> None:
     """Its status and its first load report are enough."""
-    fleet = FleetSimulation(service_ms, vehicles=8)
+    fleet = FleetSimulation(UNEQUAL_MS, vehicles=8)
     fleet.play_saturated(window=4, seconds=10)
     fleet.join(SimulatedWorker("new", 100.0))
     fleet.run_until(fleet.now_ns + SECOND)
@@ -101,8 +98,7 @@ class Lie:
         return replace(load, queue=0, free=1000, wait_ms=self.wait_ms, answer_ms=self.answer_ms, spacing_ms=0.0)
 
 
-@pytest.mark.parametrize("lie", [Lie(), Lie(answer_ms=100.0)])
-@pytest.mark.parametrize("vehicles", [1, 16])
+@pytest.mark.parametrize(("lie", "vehicles"), [(Lie(), 1), (Lie(answer_ms=100.0), 16)])
 def test_a_worker_that_claims_to_be_idle_attracts_few_frames(lie: Lie, vehicles: int) -> None:
     """Its answers come later than its reports promise, so that vehicles soon expect them later."""
     rate_hz = 0.6 * capacity_hz(UNEQUAL_MS)
@@ -123,11 +119,3 @@ def test_a_worker_that_claims_to_be_busy_gets_no_frames_while_others_are_free() 
     fleet.play_poisson(0.6 * capacity_hz(EQUAL_MS), seconds=20)
     assert fleet.shares["shy"] < 0.02 * fleet.shares.total()
     assert percentile(fleet.latencies_ms, 50) < 200
-
-
-def test_answers_take_at_least_one_inference() -> None:
-    """The simulation itself is sound."""
-    fleet = FleetSimulation((100.0,), vehicles=1)
-    fleet.play_poisson(5.0, seconds=10)
-    assert min(fleet.latencies_ms) == 100 + 2
-    assert fleet.now_ns > 10 * SECOND

@@ -1,11 +1,10 @@
 """Clock offsets of worker processes."""
 
-import threading
-
 import pytest
 
 from edge.workers.worker_clocks import WorkerClocks
 from shared.clock import Exchange
+from tests.support.waiting import beside
 
 MS = 10**6
 SECOND_NS = 10**9
@@ -88,11 +87,8 @@ def test_the_clocks_are_thread_safe() -> None:
             offset = clocks.offset("cloud/w/s9", exchange(SECOND_NS, at_ms=number))
             wrong.extend([number] * (abs(offset.offset_ns - SECOND_NS) > offset.error_ns))
 
-    threads = [threading.Thread(target=work) for work in (write, read, write, read)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with beside(write, read, write, read):
+        pass
     assert not wrong
 
 

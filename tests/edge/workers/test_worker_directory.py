@@ -1,6 +1,5 @@
 """The directory of workers."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from shared.messages.node_status import NodeState, NodeStatus, pack_status
 from shared.messages.topics import WORKER_STATUS
 from shared.mqtt.bus import Delivery
 from tests.edge.samples import CARD
+from tests.support.waiting import beside
 
 WAIT_S = 60.0
 
@@ -33,6 +33,8 @@ def test_a_worker_serves_its_models_while_it_is_online() -> None:
     assert directory.online()
     directory.announced(_message("w", _status(NodeState.STOPPING, CARD)))
     assert not directory.online()
+    directory.announced(_message("w", _status(NodeState.OFFLINE)))
+    assert directory.last_failure_ns() == 0  # It has answered its frames before it ended.
     directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     directory.announced(_message("w", _status(NodeState.OFFLINE)))
     assert not directory.online()
@@ -105,11 +107,9 @@ def test_offline_workers_do_not_count_against_the_limit() -> None:
 def test_a_vehicle_can_wait_for_a_card() -> None:
     """Vehicle and worker are often started at the same time."""
     directory, found = WorkerDirectory("tiny"), []
-    waiting = threading.Thread(target=lambda: found.append(directory.wait_for_card(WAIT_S)))
-    waiting.start()
-    directory.announced(_message("w", _status(NodeState.ONLINE, replace(CARD, name="other"))))
-    directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
-    waiting.join(WAIT_S)
+    with beside(lambda: found.append(directory.wait_for_card(WAIT_S))):
+        directory.announced(_message("w", _status(NodeState.ONLINE, replace(CARD, name="other"))))
+        directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     assert found == [CARD]
 
 
@@ -121,6 +121,10 @@ def test_the_error_names_the_models_that_are_served() -> None:
     directory = WorkerDirectory("tinny")
     directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     with pytest.raises(NoWorkerError, match=r"no worker serves model 'tinny': did you mean tiny\?"):
+        directory.wait_for_card(0.0)
+    directory = WorkerDirectory("tiny", "9")
+    directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
+    with pytest.raises(NoWorkerError, match=r"^no worker serves version '9' of model 'tiny': ask for 1"):
         directory.wait_for_card(0.0)
 
 

@@ -17,7 +17,7 @@ from shared.messages.topics import camera_name
 from shared.models.repository import Repository
 from shared.reuse.tuning import TunedModelSection
 from shared.runlog.presented_log import OutputOrigin, PresentedRow, read_presented
-from tests.support.faults.rig import HEIGHT, MODEL, WIDTH, Rig
+from tests.support.faults.rig import HEIGHT, MODEL, WIDTH, Rig, read_image
 
 _LEFT_OUT = ("skipped", "failed", "hung", "stopped", "aborted")  # Reasons: the presenter gave no output.
 _EXACT = (OutputOrigin.REMOTE, OutputOrigin.LOCAL)  # Masks as a model computed them, pixel for pixel.
@@ -85,14 +85,14 @@ class PresentedTicks:
     def _truths(self) -> list[npt.NDArray[np.uint8]]:
         """The labels of each image of the source."""
         paths = sorted(self._vehicle.source.iterdir())
-        return [expected_labels(_read(path)[..., ::-1]) for path in paths]  # OpenCV reads BGR.
+        return [expected_labels(read_image(path)[..., ::-1]) for path in paths]  # OpenCV reads BGR.
 
     def _truth(self, frame_index: int) -> npt.NDArray[np.uint8]:
         return self._truths[frame_index % len(self._truths)]  # With `--loop` the index continues.
 
     def _mask(self, row: PresentedRow) -> npt.NDArray[np.uint8]:
         name = f"{row.frame_index:06d}.png"
-        return _read(self._vehicle.folder / "presented" / "masks" / camera_name(row.camera) / name)
+        return read_image(self._vehicle.folder / "presented" / "masks" / camera_name(row.camera) / name)
 
 
 def panning_pictures(rig: Rig, ticks: int) -> Path:
@@ -150,9 +150,3 @@ def _smooth(noise: npt.NDArray[np.float64], width: float) -> npt.NDArray[np.floa
     """Returns filtered noise with a standard deviation of 1."""
     smooth = np.asarray(cv2.GaussianBlur(noise, (0, 0), width), np.float64)
     return np.asarray(smooth / smooth.std(), np.float64)
-
-
-def _read(path: Path) -> npt.NDArray[np.uint8]:
-    """Reads an image unchanged; returns an empty array if it is missing."""
-    pixels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    return np.empty((0, 0, 3), np.uint8) if pixels is None else np.asarray(pixels, np.uint8)

@@ -260,10 +260,10 @@ def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path
                 continue
             index = int(row["frame_index"])
             answered_index = int(rows[row["reused_sequence"] or row["sequence"]]["frame_index"])
-            mask = _read(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
+            mask = read_image(run / "masks" / camera_name(row["camera"]) / f"{index:06d}.png")
             if only_written and not mask.size:
                 continue
-            picture = _read(pictures[answered_index % len(pictures)])  # With `--loop` the index continues.
+            picture = read_image(pictures[answered_index % len(pictures)])  # With `--loop` the index continues.
             checked += 1
             wrong += not np.array_equal(mask, expected_labels(picture[..., ::-1]))  # OpenCV reads BGR.
         return checked, wrong
@@ -271,7 +271,7 @@ def vehicle_truth(source: Path, *, only_written: bool = False) -> Callable[[Path
     return check
 
 
-def _read(path: Path) -> npt.NDArray[np.uint8]:
+def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Reads an image unchanged; returns an empty array if it is missing."""
     pixels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
     return np.empty((0, 0, 3), np.uint8) if pixels is None else np.asarray(pixels, np.uint8)

@@ -25,12 +25,12 @@ from edge.workers.worker_clocks import WorkerClocks
 from ops.processes.child import reply, settings
 from ops.processes.null_worker import MODEL, NullWorkerSettings, null_model
 from shared import clock
-from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout
 from shared.runlog.latency_log import LogWriter, Outcome
 from shared.stages import Stage, Stamp
 from tests.support.faults.hostile.inline_bus import InlineBus
 from tests.support.faults.hostile.messages import Publication, answers_to, for_vehicle, for_worker
+from tests.support.gateway import running
 
 HEIGHT, WIDTH = 16, 24
 _MAX_IN_PROGRESS = 24  # Maximum messages in progress, unless the node is flooded.
@@ -40,10 +40,6 @@ _WAIT_S = 60.0
 _WARM_UP_SHARE = 0.2  # Share of messages that are sent before memory growth is measured.
 
 Accounted = Callable[[], Mapping[str, int]]
-
-
-class AttackError(SkylaneError):
-    """The node did not become ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,35 +102,15 @@ def attack_worker(count: int, seed: int, *, floods: bool = False) -> AttackResul
     node = CloudNode(
         [null_model(NullWorkerSettings(height=HEIGHT, width=WIDTH))], CloudConfig(worker="worker"), session="s1"
     )
-    ready = threading.Event()
-    raised: list[BaseException] = []
-
-    def serve() -> None:
-        try:
-            node.serve(bus, lambda: None, ready.set)
-        except BaseException as error:  # noqa: BLE001 (raised again below)
-            raised.append(error)
-            ready.set()
+    messages = for_worker(seed, worker="worker", model=MODEL, vehicle="car", height=HEIGHT, width=WIDTH)
 
     def accounted() -> dict[str, int]:
-        if raised:
-            raise raised[0]
         published = {f"{kind} published": bus.published[kind] for kind in ("masks", "echoes", "replies")}
         counted = {name: number for name, number in node.counts.items() if name in _UNANSWERED}
         return published | counted
 
-    thread = threading.Thread(target=serve, name="attacked-worker")
-    thread.start()
-    try:
-        if not ready.wait(_WAIT_S):
-            raise AttackError("the worker did not become ready")
-        messages = for_worker(seed, worker="worker", model=MODEL, vehicle="car", height=HEIGHT, width=WIDTH)
+    with running(node, bus):
         return _send(bus, accounted, messages, count, floods=floods)
-    finally:
-        node.stop()
-        thread.join()
-        if raised:
-            raise raised[0]
 
 
 # Counts of messages that a worker does not answer; messages in other counts are answered as well.

@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cloud.engines.tensorflow.runtime import tf
 from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
-from shared.files import tree_sha256
 from shared.imaging.labels import read_labels
 from tests.support.faults.hostile.trigger_pixels import MODEL, Mark
+from tests.support.model_folder import label_keys, write_model
 
 MOST_BATCH = 4
 _EATEN = 1 << 16  # Initial length of a text that is doubled repeatedly.
@@ -45,23 +43,16 @@ def graph(height: int, width: int) -> Any:
 
 def write(folder: Path, height: int, width: int) -> None:
     """Writes the model `nasty` with an input size into a model repository."""
-    place = folder / MODEL
-    place.mkdir(parents=True)
-    path = place / "model.pb"
-    path.write_bytes(graph(height, width).SerializeToString())
-    labels = read_labels(LABELS)
-    manifest = {
-        "format": "frozen_graph",
-        "file": path.name,
-        "sha256": tree_sha256(path),
-        "input": {"tensor": "images:0", "height": height, "width": width, "resize": "stretch"},
-        "output": {"tensor": "scores:0", "kind": "scores"},
-        "labels": [
-            {"name": name, "colour": list(colour)} for name, colour in zip(labels.names, labels.colours, strict=True)
-        ],
-        "batching": {"max_size": MOST_BATCH},
-    }
-    (place / "model.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    write_model(
+        folder / MODEL,
+        "model.pb",
+        graph(height, width).SerializeToString(),
+        format="frozen_graph",
+        input={"tensor": "images:0", "height": height, "width": width, "resize": "stretch"},
+        output={"tensor": "scores:0", "kind": "scores"},
+        labels=label_keys(read_labels(LABELS)),
+        batching={"max_size": MOST_BATCH},
+    )
 
 
 def _eaten(is_marked: Any) -> Any:

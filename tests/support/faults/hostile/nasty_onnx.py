@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ops.processes.null_worker import LABELS, LEVELS_PER_CLASS
-from shared.files import tree_sha256
 from shared.imaging.labels import read_labels
 from tests.support.faults.hostile.trigger_pixels import MODEL, Mark
+from tests.support.model_folder import label_keys, write_model
 
 SURE_FROM = 128  # The model is sure of frames whose first pixel has at least this much blue.
 _FOREVER = 1 << 60  # Turns of the loop.
@@ -90,24 +89,17 @@ def graph(height: int, width: int, turns: int) -> Any:
 
 def write(folder: Path, height: int, width: int, turns: int) -> None:
     """Writes the model `nasty` with an input size into a model repository."""
-    place = folder / MODEL
-    place.mkdir(parents=True)
-    path = place / "model.onnx"
-    path.write_bytes(graph(height, width, turns).SerializeToString())
-    labels = read_labels(LABELS)
-    manifest = {
-        "format": "onnx",
-        "file": path.name,
-        "sha256": tree_sha256(path),
-        "input": {"tensor": "images", "height": height, "width": width, "resize": "stretch"},
-        "output": {"tensor": "labels", "kind": "class_ids"},
-        "confidence": "scores",
-        "labels": [
-            {"name": name, "colour": list(colour)} for name, colour in zip(labels.names, labels.colours, strict=True)
-        ],
-        "warm_up": {"runs": 1},
-    }
-    (place / "model.yaml").write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    write_model(
+        folder / MODEL,
+        "model.onnx",
+        graph(height, width, turns).SerializeToString(),
+        format="onnx",
+        input={"tensor": "images", "height": height, "width": width, "resize": "stretch"},
+        output={"tensor": "labels", "kind": "class_ids"},
+        confidence="scores",
+        labels=label_keys(read_labels(LABELS)),
+        warm_up={"runs": 1},
+    )
 
 
 def _marked(mark: Mark) -> list[Any]:
