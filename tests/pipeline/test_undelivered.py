@@ -64,4 +64,6 @@ def test_frames_without_a_broker_have_a_reason_of_their_own(
 
         outcomes = count_outcomes(vehicle.play(tick))
     assert outcomes["dropped", "no_broker"] >= 20
-    assert outcomes["dropped", "no_worker"] <= 2  # A broker that stops closes its clients in turn, the worker's perhaps first.
+    assert (
+        outcomes["dropped", "no_worker"] <= 2
+    )  # A broker that stops closes its clients in turn, the worker's perhaps first.

@@ -152,16 +152,6 @@ def test_a_missing_or_invalid_bag_is_reported_in_one_line(
     assert message in error_of(run(command, path, *out))
 
 
-@pytest.mark.parametrize("command", ["crop", "extract"])
-def test_the_error_for_an_unknown_topic_suggests_the_nearest_name(
-    tmp_path: Path, write_drive: WriteDrive, command: str
-) -> None:
-    """A typo is easy to correct."""
-    drive = write_drive(tmp_path / "drive")
-    result = run(command, drive.path, tmp_path / "out", "--topic", "/cam/image_rw")
-    assert "did you mean /cam/image_raw" in error_of(result)
-
-
 @pytest.mark.parametrize("name", ["out.txt", "drive.zip", "drive.mp4"])
 def test_make_refuses_the_name_of_another_kind_of_file(name: str, tmp_path: Path) -> None:
     """It would make a folder of that name, which other programs take for a text."""

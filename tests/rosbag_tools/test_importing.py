@@ -1,3 +1,5 @@
+"""Data sets as drives. All but CamVid are made up here, after the public documentation of the sets."""
+
 import struct
 import zlib
 from collections.abc import Sequence
@@ -300,8 +302,7 @@ ENCODINGS = {
 def test_a_label_image_may_have_any_kind_of_png(tmp_path: Path, encoding: str) -> None:
     """Ids as grey or as indices of a palette, colours as in the label file; small depths are not spread over 0 to 255."""
     folder = write(tmp_path / "set", {"a/1.png": picture(), "b/1.png": ENCODINGS[encoding], "labels.yaml": LABEL_FILE})
-    options = ("--images", "a/*.png", "--truth", "b/*.png", "--labels", folder / "labels.yaml", "--rate", 10)
-    succeed(folder, tmp_path / "drive", "pairs", *options)
+    succeed(folder, tmp_path / "drive", "pairs", *pairs(str(folder / "labels.yaml")))
     np.testing.assert_array_equal(masks(tmp_path / "drive")[0], ids(0, 255, 2))
     assert names(tmp_path / "drive") == ("road", "", "car")
 
@@ -309,8 +310,7 @@ def test_a_label_image_may_have_any_kind_of_png(tmp_path: Path, encoding: str) -
 def test_one_bit_is_not_taken_for_unlabelled(tmp_path: Path) -> None:
     """OpenCV reads the 1 of one bit as 255."""
     folder = write(tmp_path / "set", {"a/1.png": picture(), "b/1.png": png(ids(0, 1), bits=1)})
-    options = ("--images", "a/*.png", "--truth", "b/*.png", "--labels", "camvid", "--rate", 10)
-    succeed(folder, tmp_path / "drive", "pairs", *options)
+    succeed(folder, tmp_path / "drive", "pairs", *pairs("camvid"))
     np.testing.assert_array_equal(masks(tmp_path / "drive")[0], ids(0, 1))
 
 
@@ -416,6 +416,44 @@ def test_what_is_wrong_is_named_and_nothing_is_written(tmp_path: Path, wrong: st
     assert not list((tmp_path / "out").rglob("*"))
 
 
+def pairs(labels: str) -> tuple[object, ...]:
+    """Returns the options of an import of images in `a` with label images in `b`."""
+    return "--images", "a/*.png", "--truth", "b/*.png", "--labels", labels, "--rate", 10
+
+
+def test_a_palette_in_another_order_is_refused(tmp_path: Path) -> None:
+    """A drawing program sorts the colours as it likes, so its indices are no class ids."""
+    colours = [bytes(each) for each in labels_from("camvid").colours]
+    folder = write(tmp_path / "set", {"a/1.png": picture()})
+
+    def palette(*entries: bytes) -> None:
+        write(folder, {"b/1.png": png(ids(0, 1, 2), _PALETTE, palette=b"".join(entries))})
+
+    palette(*colours)
+    succeed(folder, tmp_path / "drive", "pairs", *pairs("camvid"))
+    palette(*reversed(colours))
+    refused = refuse(folder, tmp_path / "other", "pairs", *pairs("camvid"))
+    assert "palette with the colours of the classes in another order: index 0" in refused
+    palette(colours[5], b"\1\2\3", colours[4])  # One colour is of no class.
+    refused = refuse(folder, tmp_path / "other", "pairs", *pairs("camvid"))
+    assert "another order: index 0 has that of tree" in refused
+
+
+def test_suffixes_in_capitals_are_the_same_format(tmp_path: Path) -> None:
+    """Cameras write them; two files of one name are refused."""
+    folder = write(tmp_path / "set", {name.replace("61.png", "61.PNG"): data for name, data in CAMVID.items()})
+    assert "2 with labels, 0 without" in succeed(folder, tmp_path / "drive", "camvid")
+    write(folder, {"images/0016E5_07961.Png": picture()})
+    assert "have the same name" in refuse(folder, tmp_path / "other", "camvid")
+
+
+def test_bytes_behind_a_label_image_are_ignored(tmp_path: Path) -> None:
+    """Some programs leave them there; an image whose end is missing is refused."""
+    succeed(write(tmp_path / "set", camvid_with(l_0016E5_07961=png(ids(1)) + b"\0\0")), tmp_path / "drive", "camvid")
+    write(tmp_path / "set", camvid_with(l_0016E5_07961=png(ids(1))[:-6]))
+    assert "07961.png" in refuse(tmp_path / "set", tmp_path / "other", "camvid")
+
+
 def test_a_damaged_label_image_is_refused(tmp_path: Path) -> None:
     """One changed byte of the compressed pixels: OpenCV would return the part before it."""
     data = bytearray(png(np.random.default_rng(0).integers(0, 11, (200, 200))))
@@ -504,3 +542,19 @@ def test_import_shows_the_remedy_of_an_unreadable_folder(tmp_path: Path) -> None
     assert "does not exist" in refuse(tmp_path / "nowhere", tmp_path / "drive", "camvid")
     (tmp_path / "file").write_bytes(b"")
     assert "is a file" in refuse(tmp_path / "file", tmp_path / "drive", "camvid")
+
+
+@pytest.mark.parametrize("bag_format", list(BagFormat))
+def test_the_mark_of_a_synthetic_drive_survives_copies(tmp_path: Path, bag_format: str) -> None:
+    """It is in every message, so a part of a drive in another format has it too; an imported data set has none."""
+    path, copy = tmp_path / "drive", tmp_path / ("copy.bag" if bag_format == "ros1" else "copy")
+    made = ("make", str(path), "--frames", "2", "--width", "48", "--height", "32")
+    crop = ("crop", str(path), str(copy), "--format", bag_format, "--topic", "/sensors/camera/left/image_raw")
+    for arguments in (made, crop):
+        assert CliRunner().invoke(bag, arguments, catch_exceptions=False).exit_code == 0
+    assert "synthetic drive" in CliRunner().invoke(bag, ["info", str(copy)], catch_exceptions=False).output
+    source = BagSource(copy)
+    assert source.provenance["synthetic"] is True
+    source.close()
+    succeed(write(tmp_path / "set", CAMVID), tmp_path / "real", "camvid")
+    assert "synthetic" not in CliRunner().invoke(bag, ["info", str(tmp_path / "real")]).output

@@ -77,16 +77,6 @@ def test_writing_the_same_messages_twice_gives_identical_files(
     assert drives[0].data_file.read_bytes() == drives[1].data_file.read_bytes()
 
 
-def test_path_decides_the_format(tmp_path: Path) -> None:
-    """A path that ends with .bag selects ROS 1; other paths select MCAP, the default of ROS 2."""
-    with (
-        BagWriter(tmp_path / "a.bag") as ros1,
-        BagWriter(tmp_path / "a") as mcap,
-        BagWriter(tmp_path / "b.mcap") as one,
-    ):
-        assert (ros1.format, mcap.format, one.format) == (BagFormat.ROS1, BagFormat.MCAP, BagFormat.MCAP)
-
-
 def test_a_path_named_mcap_becomes_one_file(tmp_path: Path) -> None:
     """Viewers open a single .mcap file, and it is easier to send than a folder."""
     with BagWriter(tmp_path / "a.mcap") as writer:

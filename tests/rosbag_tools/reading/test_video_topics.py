@@ -2,8 +2,8 @@
 
 import random
 import sys
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,16 @@ def write(path: Path, messages: Numbered) -> Path:
     return path
 
 
+def write_packets(path: Path, packets: Iterable[tuple[int, StreamPacket]], name: str) -> Path:
+    """Writes packets of ffmpeg_image_transport, whose numbers may be wrong, at the times of their positions."""
+    messages = [
+        (START_NS + at * PERIOD_NS, packet_message(Serialization.CDR, packet, START_NS + at * PERIOD_NS, name))
+        for at, packet in packets
+    ]
+    write_bag(path, messages, message_type=FFMPEG_PACKET)
+    return path
+
+
 def lost(frames: Frames) -> dict[int, str]:
     """Returns the reasons of lost frames by the position of their stamp."""
     return {
@@ -141,35 +151,41 @@ def replaced(data: bytes) -> Change:
     return lambda messages: [(at, name, data if at == 13 else old) for at, name, old in messages]
 
 
-CHANGES: dict[str, Change] = {
-    "empty": replaced(b""),
-    "a picture": replaced(cv2.imencode(".jpg", np.zeros((96, 160, 3), np.uint8))[1].tobytes()),
-    "zeros": replaced(bytes(1000)),
-    "noise": replaced(np.random.default_rng(2).bytes(1000)),
-    "other format": lambda messages: [(at, "theora" if at == 13 else name, data) for at, name, data in messages],
-    "too large": replaced(bytes(MAX_PACKET_BYTES + 1)),
+GROUP = [13, 14, 15, 16, 17, 18, 19]  # The rest of a group of pictures.
+CHANGES: dict[str, tuple[Change, list[int]]] = {
+    "empty": (replaced(b""), GROUP),
+    "a picture": (replaced(cv2.imencode(".jpg", np.zeros((96, 160, 3), np.uint8))[1].tobytes()), GROUP),
+    "zeros": (replaced(bytes(1000)), GROUP),
+    "noise": (replaced(np.random.default_rng(2).bytes(1000)), GROUP),
+    "other format": (
+        lambda messages: [(at, "theora" if at == 13 else name, data) for at, name, data in messages],
+        GROUP,
+    ),
+    "too large": (replaced(bytes(MAX_PACKET_BYTES + 1)), GROUP),
+    "truncated": (
+        lambda messages: [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, name, data in messages],
+        GROUP,
+    ),
+    "missing": (lambda messages: [each for each in messages if each[0] != 13], GROUP[1:]),
+    "without the first key frame": (lambda messages: messages[5:], [5, 6, 7, 8, 9]),
 }
+# FFmpeg does not check the end of an H.265 frame, and two codecs show no missing one.
+UNNOTICED = {("h265", "truncated"), ("av1", "truncated"), ("vp9", "missing"), ("av1", "missing")}
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", LOW_DELAY)
+@pytest.mark.parametrize(("name", "change"), sorted(set(product(LOW_DELAY, CHANGES)) - UNNOTICED))
 def test_a_message_without_its_frame_costs_those_up_to_the_next_key_frame(
     tmp_path: Path, name: str, change: str
 ) -> None:
     """A decoder would conceal the loss: each frame is named instead."""
-    frames = play(write(tmp_path / "drive", CHANGES[change](numbered(name))))
-    assert len(frames) == 30
-    assert list(lost(frames)) == [13, 14, 15, 16, 17, 18, 19]
+    how, expected = CHANGES[change]
+    messages = how(numbered(name))
+    frames = play(write(tmp_path / "drive", messages))
+    assert len(frames) == len(messages)
+    assert list(lost(frames)) == expected
     assert all(lost(frames).values())
     assert_pictures_are_right(frames)
-    assert len(list(verify(tmp_path / "drive"))) == 7
-
-
-@pytest.mark.parametrize("name", ["h264", "vp9"])
-def test_a_truncated_message_costs_its_frame(tmp_path: Path, name: str) -> None:
-    """FFmpeg's own decoder of VP9 filled the rest; the end of an H.265 frame is not checked."""
-    messages = [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, _, data in numbered(name)]
-    assert list(lost(play(write(tmp_path / "drive", messages)))) == [13, 14, 15, 16, 17, 18, 19]
+    assert len(list(verify(tmp_path / "drive"))) == len(expected)
 
 
 def test_a_message_in_the_layout_of_mp4_is_named(tmp_path: Path) -> None:
@@ -227,32 +243,8 @@ def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path) -> 
     """Of FFMPEGPacket; behind it, a missing packet is found as before."""
     packets = [data for _, _, data in numbered("vp9")]
     order = [at for at in range(30) if at != 23]
-    messages = [
-        (
-            START_NS + number * PERIOD_NS,
-            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, "vp9"),
-        )
-        for number, at in enumerate([*order[:14], *order[13:]])
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    assert list(lost(play(tmp_path / "drive"))) == [14, 24, 25, 26, 27, 28, 29]
-
-
-@pytest.mark.parametrize("name", LOW_DELAY)
-def test_frames_before_the_first_key_frame_are_lost_by_name(tmp_path: Path, name: str) -> None:
-    """A recording can start at any moment of a stream."""
-    frames = play(write(tmp_path / "drive", numbered(name)[5:]))
-    assert list(lost(frames)) == [5, 6, 7, 8, 9]
-    assert all("first key frame" in reason for reason in lost(frames).values())
-    assert_pictures_are_right(frames)
-
-
-@pytest.mark.parametrize("name", ["h264", "h265"])
-def test_a_missing_message_is_found(tmp_path: Path, name: str) -> None:
-    """H.264 numbers its frames, and H.265 names those that a frame needs."""
-    frames = play(write(tmp_path / "drive", [each for each in numbered(name) if each[0] != 13]))
-    assert list(lost(frames)) == [14, 15, 16, 17, 18, 19]
-    assert_pictures_are_right(frames)
+    sent = enumerate(StreamPacket(packets[at], at) for at in [*order[:14], *order[13:]])
+    assert list(lost(play(write_packets(tmp_path / "drive", sent, "vp9")))) == [14, 24, 25, 26, 27, 28, 29]
 
 
 @pytest.mark.parametrize("name", ["vp9", "av1"])
@@ -270,16 +262,8 @@ def test_a_pause_of_a_stream_without_numbers_is_a_warning(
 @pytest.mark.parametrize("name", ["vp9", "av1"])
 def test_a_missing_packet_of_other_codecs_is_found_by_its_number(tmp_path: Path, name: str) -> None:
     """Their streams do not show it, but packets of ffmpeg_image_transport are numbered."""
-    messages = [
-        (
-            START_NS + at * PERIOD_NS,
-            packet_message(Serialization.CDR, StreamPacket(data, at), START_NS + at * PERIOD_NS, name),
-        )
-        for at, _, data in numbered(name)
-        if at != 13
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    assert list(lost(play(tmp_path / "drive"))) == [14, 15, 16, 17, 18, 19]
+    packets = [(at, StreamPacket(data, at)) for at, _, data in numbered(name) if at != 13]
+    assert list(lost(play(write_packets(tmp_path / "drive", packets, name)))) == [14, 15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("name", LOW_DELAY)
@@ -347,13 +331,8 @@ def test_many_units_are_refused_before_the_decoder_takes_memory(tmp_path: Path, 
 @pytest.mark.parametrize("pts", [0, 2**64 - 1])
 def test_packet_numbers_may_be_wrong(tmp_path: Path, pts: int) -> None:
     """Some recorders write none, and strangers write anything."""
-    packets = [StreamPacket(data, pts) for _, _, data in numbered("h264", 12)]
-    messages = [
-        (START_NS + at * PERIOD_NS, packet_message(Serialization.CDR, packet, START_NS + at * PERIOD_NS, "h264"))
-        for at, packet in enumerate(packets)
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    frames = play(tmp_path / "drive")
+    packets = [(at, StreamPacket(data, pts)) for at, _, data in numbered("h264", 12)]
+    frames = play(write_packets(tmp_path / "drive", packets, "h264"))
     assert lost(frames) == {}
     assert_pictures_are_right(frames)
 
