@@ -29,13 +29,14 @@ def labels() -> Labels:
 
 @pytest.fixture(scope="module")
 def small() -> Recipe:
-    """road-small with a smaller input, whose width of 104 is not a multiple of 32."""
-    return replace(recipe("road-small"), height=64, width=104)
+    """road-tiny as a graph with a smaller input, whose width of 104 is not a multiple of 32."""
+    forms = (Format.FROZEN_GRAPH, Format.SAVED_MODEL)
+    return replace(recipe("road-tiny"), formats=forms, height=64, width=104)
 
 
 @pytest.fixture(scope="module")
 def weights(small: Recipe) -> Weights:
-    """Random folded weights of road-small."""
+    """Random folded weights of road-tiny."""
     keras.utils.set_random_seed(7)
     return weights_of(small.network(folded=True))
 
@@ -61,8 +62,8 @@ def test_frozen_graph_and_saved_model_give_the_labels_of_the_network(
     network.set_weights([weights[f"{layer.name}.{each.name}"] for layer in network.layers for each in layer.weights])
     direct = tf.function(serving_function(network, small.output, small.height, small.width), autograph=False)
     with (
-        ModelLoader(repository, Placement(device="cpu")).open("road-small") as frozen,
-        ModelLoader(repository, Placement(device="cpu")).open("road-small-saved-model") as saved,
+        ModelLoader(repository, Placement(device="cpu")).open("road-tiny") as frozen,
+        ModelLoader(repository, Placement(device="cpu")).open("road-tiny-saved-model") as saved,
     ):
         batch = images(0, (1, 64, 104, 3))
         expected = direct(batch)["prediction"].numpy()
@@ -80,7 +81,7 @@ def test_a_model_with_another_name_and_any_batch_size_gives_the_same_labels(
     assert folder == tmp_path / "other"
     batch = np.concatenate([images(seed, (1, 64, 104, 3)) for seed in range(3)])
     with (
-        ModelLoader(repository, Placement(device="cpu")).open("road-small") as shipped,
+        ModelLoader(repository, Placement(device="cpu")).open("road-tiny") as shipped,
         ModelLoader(Repository(tmp_path), Placement(device="cpu"), max_batch=3).open("other") as built,
     ):
         assert (built.max_batch_size, built.manifest.format) == (3, form.value)
@@ -145,7 +146,7 @@ def test_a_keras_file_opens_without_custom_layers(tmp_path: Path, name: str) -> 
 
 def test_a_frozen_graph_has_the_documented_tensors(repository: Repository) -> None:
     """Other tools use these names."""
-    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-small/model.pb").read_bytes())
+    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-tiny/model.pb").read_bytes())
     with tf.Graph().as_default() as loaded:
         tf.import_graph_def(graph, name="")
     image, ids = loaded.get_tensor_by_name("input:0"), loaded.get_tensor_by_name("prediction:0")
@@ -155,7 +156,7 @@ def test_a_frozen_graph_has_the_documented_tensors(repository: Repository) -> No
 
 def test_weights_are_read_from_the_frozen_graph(repository: Repository, weights: Weights) -> None:
     """The frozen graph is the only built-in file with weights; other formats are built from it."""
-    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-small/model.pb").read_bytes())
+    graph = tf.compat.v1.GraphDef.FromString((repository.root / "road-tiny/model.pb").read_bytes())
     found = weights_in(graph)
     assert found.keys() == weights.keys()
     for name, values in weights.items():
@@ -166,22 +167,22 @@ def test_building_again_from_the_frozen_graph_gives_the_same_bytes(
     repository: Repository, small: Recipe, labels: Labels
 ) -> None:
     """The hash in the manifest and the file in version control stay the same."""
-    before = (repository.root / "road-small/model.pb").read_bytes()
+    before = (repository.root / "road-tiny/model.pb").read_bytes()
     build(small, repository.root, labels)
-    assert (repository.root / "road-small/model.pb").read_bytes() == before
+    assert (repository.root / "road-tiny/model.pb").read_bytes() == before
 
 
-def test_an_untrained_model_is_marked_and_reproducible(small: Recipe, labels: Labels, tmp_path: Path) -> None:
+def test_an_untrained_model_is_marked_and_reproducible(labels: Labels, tmp_path: Path) -> None:
     """Its images are stamped, and its measurements can be repeated."""
-    folders = [build(replace(small, trained=False), tmp_path / name, labels)[0] for name in "ab"]
-    first, second = ((folder / "model.pb").read_bytes() for folder in folders)
-    assert first == second
-    assert not Repository(tmp_path / "a").find("road-small").manifest.trained
+    untrained = replace(recipe("car-tiny"), trained=False, formats=(Format.FROZEN_GRAPH,))
+    first, second = (build(untrained, tmp_path / name, labels)[0] / "model.pb" for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+    assert not Repository(tmp_path / "a").find("car-tiny").manifest.trained
 
 
 def test_score_models_have_twenty_classes_of_which_eight_are_unused(labels: Labels, tmp_path: Path) -> None:
     """The networks that they represent have twenty scores per pixel, which determine the cost."""
-    scored = replace(recipe("street-lite"), height=64, width=128)
+    scored = replace(recipe("street-lite"), architecture="road_tiny", height=64, width=128)
     build(scored, tmp_path, labels)
     repository = Repository(tmp_path)
     manifest = repository.find("street-lite").manifest
@@ -207,7 +208,7 @@ def test_a_missing_or_invalid_built_in_graph_is_refused(small: Recipe, labels: L
     """The error says how to restore or train the weights."""
     with pytest.raises(BuildError, match="train the model again"):
         build(small, tmp_path, labels)
-    (tmp_path / "road-small").mkdir()
-    (tmp_path / "road-small/model.pb").write_bytes(b"not a graph at all")
+    (tmp_path / "road-tiny").mkdir()
+    (tmp_path / "road-tiny/model.pb").write_bytes(b"not a graph at all")
     with pytest.raises(BuildError, match="train the model again"):
         shipped_weights(small, tmp_path)

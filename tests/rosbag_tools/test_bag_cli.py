@@ -1,7 +1,5 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +9,7 @@ from rosbag_tools.cli import bag
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-
-WriteDrive = Callable[..., Any]
+from tests.rosbag_tools.conftest import WriteDrive
 
 
 def run(*arguments: object) -> Result:

@@ -21,8 +21,8 @@ from rosbag_tools.records import Message
 from rosbag_tools.verification import verify
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
-WriteDrive = Callable[..., Any]
 Drive = Any
 
 KINDS = [
@@ -38,7 +38,6 @@ KINDS = [
 ]
 START_NS = 1_600_000_000_000_000_000
 PERIOD_NS = 100_000_000
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 
 @pytest.fixture(scope="module")

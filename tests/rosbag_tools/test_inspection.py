@@ -1,8 +1,6 @@
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +9,7 @@ from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.inspection import inspect
 from rosbag_tools.writer import BagWriter
 from shared.files import file_sha256
-
-FindBag = Callable[[str], Path]
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))

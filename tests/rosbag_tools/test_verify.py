@@ -1,8 +1,6 @@
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +12,8 @@ from rosbag_tools.reading.mcap_file import MAGIC
 from rosbag_tools.records import Serialization, TopicChannel
 from rosbag_tools.verification import BagFault, verify, without_checksums
 from rosbag_tools.writer import BagWriter
+from tests.rosbag_tools.conftest import FindBag, WriteDrive
 
-FindBag = Callable[[str], Path]
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 PIXELS = np.zeros((2, 4), np.uint8)
 
 

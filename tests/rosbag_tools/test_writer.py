@@ -1,7 +1,7 @@
 import resource
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
-
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
 
 def images(path: Path) -> list[np.ndarray[Any, Any]]:

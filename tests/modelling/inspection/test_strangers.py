@@ -249,7 +249,7 @@ def test_a_cropped_mask_is_not_stretched(tmp_path: Path) -> None:
     with pytest.raises(UndecidedError, match=r"no whole number.*give --task segmentation if it shows the whole image"):
         inspect(path)
     assert inspect(path, options=Options(task="segmentation")).interface.classes == 5
-    for side in (64, 33, 32, 16, 9, 8):
+    for side in (64, 33, 8):
         onnx_constants(path, {"y": np.random.default_rng(0).normal(size=(1, 5, side, side)).astype(np.float32)})
         assert inspect(path).interface.classes == 5
 

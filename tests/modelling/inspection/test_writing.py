@@ -14,7 +14,7 @@ from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
 from shared.models.repository import Repository
-from tests.support.foreign_models import onnx_constants, onnx_map
+from tests.support.foreign_models import onnx_map
 
 _WEIGHTS = np.ones((1, 1, 3, 4), np.float32)
 
@@ -98,14 +98,3 @@ def test_the_command_asks_and_takes_the_answer(tmp_path: Path) -> None:
     assert manifest.input.scale == pytest.approx(1 / 127.5)
     assert manifest.output is not None
     assert manifest.output.kind == "probabilities"
-
-
-def test_names_in_a_file_cannot_change_the_terminal(tmp_path: Path) -> None:
-    """Names of tensors are text of strangers: escape sequences and markup are printed as text."""
-    onnx_constants(
-        tmp_path / "m.onnx", {"[red]\x1b[31mx": np.random.default_rng(0).normal(size=(1, 7, 64, 64)).astype("f")}
-    )
-    result = _invoke(str(tmp_path / "m.onnx"))
-    assert result.exit_code == 0
-    assert "\x1b[31m" not in result.output
-    assert "[red]" in result.output
