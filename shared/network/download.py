@@ -26,7 +26,6 @@ from shared.sanitize import printable
 
 MAX_REDIRECTS = 5
 
-_TIMEOUT_S = 30.0  # For connecting, and for each wait for more bytes.
 _HEAD_BYTES = 512  # Enough to recognise a page.
 _OTHER_BYTES = 1 << 20  # Interim answers, headers and trailers; the rest of what is no part of the file grows with it.
 _LEAST_BYTES_PER_S = 1 << 12
@@ -53,6 +52,7 @@ class RemoteFile:
     sha256: str | None = None  # In hexadecimal, if known; without it an interrupted download starts again.
     longest_s: float = 6 * 3600.0
     rate_over_s: float = 30.0  # Time over which the rate is measured.
+    timeout_s: float = 30.0  # For connecting, and for each wait for more bytes.
 
     def __post_init__(self) -> None:
         _check_address(self.url)
@@ -141,13 +141,14 @@ class _Transfer:
 
     def _ask(self, opener: urllib.request.OpenerDirector, address: str) -> None:
         """Asks once for what is not there yet; raises an _InterruptedTransfer if another request may get the rest."""
-        self._measured, self._measured_s = self._useful, time.monotonic() + _TIMEOUT_S  # Connecting may take that long.
+        # Connecting may take that long.
+        self._measured, self._measured_s = self._useful, time.monotonic() + self.source.timeout_s
         headers = {"User-Agent": "skylane", "Accept-Encoding": "identity"}
         if self.done:
             headers["Range"] = f"bytes={self.done}-"
         request = urllib.request.Request(address, headers=headers)  # noqa: S310 (RemoteFile checks it)
         try:
-            with opener.open(request, timeout=_TIMEOUT_S) as response:
+            with opener.open(request, timeout=self.source.timeout_s) as response:
                 self._receive(response)
         except urllib.error.HTTPError as error:
             error.close()

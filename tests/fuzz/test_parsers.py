@@ -15,11 +15,10 @@ FOLDERS = ("cloud", "edge", "ops/broker", "rosbag_tools", "shared")  # What read
 
 def decoders_of(path: Path) -> set[str]:
     """Returns the functions of DECODERS that a module uses."""
-    names = (
-        ast.unparse(node)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute | ast.Name)
-    )
+    text = path.read_text()
+    if not any(decoder.rpartition(".")[2] in text for decoder in DECODERS):
+        return set()
+    names = (ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute | ast.Name))
     return {decoder for name in names for decoder in DECODERS if name == decoder or name.endswith(f".{decoder}")}
 
 

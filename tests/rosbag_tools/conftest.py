@@ -4,23 +4,39 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.writer import BagWriter
-from shared.imaging.frames import Pixels
+from shared.imaging.frames import Frame, Pixels, UnreadableFrame
 
 START_NS = 1_600_000_000_000_000_000
 PERIOD_NS = 100_000_000
 DELAY_NS = 7_000_000
+PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 TOPIC = "/cam/image_raw"
 
 _REAL_BAGS = Path(os.environ.get("SKYLANE_TEST_BAGS", Path(__file__).parents[3] / "shared" / "data" / "bags"))
 
 
+FindBag = Callable[[str], Path]
+WriteDrive = Callable[..., Any]
+
+
+def read_frames(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
+    """Returns all frames of a bag, in the order in which they are played."""
+    source = BagSource(path, **options)
+    try:
+        return list(source.frames())
+    finally:
+        source.close()
+
+
 @pytest.fixture(scope="session")
-def real_bag() -> Callable[[str], Path]:
+def real_bag() -> FindBag:
     """Finds a real bag by its name; skips the test if this machine does not have the bag."""
 
     def find(name: str) -> Path:
@@ -60,7 +76,7 @@ def real_frames() -> tuple[Pixels, ...]:
 
 
 @pytest.fixture(scope="session")
-def write_drive() -> Callable[..., Drive]:
+def write_drive() -> WriteDrive:
     """Writes a bag of Bayer frames with their camera_info at 10 Hz."""
 
     def write(

@@ -1,7 +1,5 @@
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +9,7 @@ from rosbag_tools.cli import bag
 from rosbag_tools.reading.bag import Bag
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError
-
-WriteDrive = Callable[..., Any]
+from tests.rosbag_tools.conftest import WriteDrive
 
 
 def run(*arguments: object) -> Result:
@@ -150,16 +147,6 @@ def test_a_missing_or_invalid_bag_is_reported_in_one_line(
         path.write_bytes(content)
     out = [tmp_path / "out"] if command not in {"info", "verify"} else []
     assert message in error_of(run(command, path, *out))
-
-
-@pytest.mark.parametrize("command", ["crop", "extract"])
-def test_the_error_for_an_unknown_topic_suggests_the_nearest_name(
-    tmp_path: Path, write_drive: WriteDrive, command: str
-) -> None:
-    """A typo is easy to correct."""
-    drive = write_drive(tmp_path / "drive")
-    result = run(command, drive.path, tmp_path / "out", "--topic", "/cam/image_rw")
-    assert "did you mean /cam/image_raw" in error_of(result)
 
 
 @pytest.mark.parametrize("name", ["out.txt", "drive.zip", "drive.mp4"])

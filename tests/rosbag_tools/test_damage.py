@@ -21,8 +21,8 @@ from rosbag_tools.records import Message
 from rosbag_tools.verification import verify
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, UnreadableFrame
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
-WriteDrive = Callable[..., Any]
 Drive = Any
 
 KINDS = [
@@ -38,7 +38,6 @@ KINDS = [
 ]
 START_NS = 1_600_000_000_000_000_000
 PERIOD_NS = 100_000_000
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +92,13 @@ def test_damaged_bags_are_read_or_refused(tmp_path: Path, drives: list[Drive], d
 
 
 @pytest.mark.parametrize(
-    ("bag_format", "compression"), [("ros1", "none"), ("ros1", "lz4"), ("mcap", "none"), ("mcap", "zstd")]
+    ("bag_format", "compression"),
+    [("ros1", "none"), ("ros1", "lz4"), ("sqlite3", "none"), ("mcap", "none"), ("mcap", "zstd")],
 )
 def test_the_frames_of_a_truncated_recording_are_read_before_the_error(
     tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...], bag_format: str, compression: str
 ) -> None:
-    """A killed recorder writes no index, but the frames up to that time are useful."""
+    """A killed recorder writes no index, and SQLite refuses a file shorter than its header states."""
     drive = write_drive(tmp_path / PATHS[bag_format], bag_format, compression, frames=real_frames)
     data = drive.data_file.read_bytes()
     drive.data_file.write_bytes(data[: len(data) * 6 // 10])
@@ -110,18 +110,6 @@ def test_the_frames_of_a_truncated_recording_are_read_before_the_error(
     for frame, pixels in zip(frames, drive.frames, strict=False):
         assert isinstance(frame, Frame)
         assert (frame.pixels == pixels).all()
-
-
-def test_the_frames_of_a_truncated_database_are_read_before_the_error(
-    tmp_path: Path, write_drive: WriteDrive, real_frames: tuple[Any, ...]
-) -> None:
-    """SQLite refuses a database that is shorter than its header states, but the first pages are intact."""
-    drive = write_drive(tmp_path / "drive", "sqlite3", frames=real_frames)
-    data = drive.data_file.read_bytes()
-    drive.data_file.write_bytes(data[: len(data) * 6 // 10])
-    frames, error = frames_until_error(drive.path)
-    assert isinstance(error, DamagedBagError)
-    assert 2 <= len(frames) < len(real_frames)
 
 
 @pytest.mark.parametrize(("bag_format", "compression"), [("ros1", "bz2"), ("mcap", "zstd")])

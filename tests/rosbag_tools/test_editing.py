@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,7 @@ from shared.errors import SkylaneError, UnknownNameError
 from shared.imaging.bayer import to_colour
 from shared.imaging.frames import Layout
 from shared.imaging.opencv import cv2
-
-FindBag = Callable[[str], Path]
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+from tests.rosbag_tools.conftest import PATHS, FindBag, WriteDrive
 
 
 def raw(path: Path) -> list[tuple[str, int, bytes]]:

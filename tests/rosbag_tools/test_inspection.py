@@ -1,8 +1,6 @@
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +9,7 @@ from rosbag_tools.bag_format import BagFormat
 from rosbag_tools.inspection import inspect
 from rosbag_tools.writer import BagWriter
 from shared.files import file_sha256
-
-FindBag = Callable[[str], Path]
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
 
 @pytest.mark.parametrize("bag_format", list(BagFormat))
@@ -46,29 +40,3 @@ def test_gaps_are_relative_to_the_usual_period(tmp_path: Path) -> None:
     assert topic.gaps == 2
     assert topic.worst_gap_s == pytest.approx(0.3)
     assert topic.rate_hz == pytest.approx(7)
-
-
-def test_zero_stamps_are_noted(tmp_path: Path, write_drive: WriteDrive) -> None:
-    """A user who compares timestamps must know that the recorder set them."""
-    report = inspect(write_drive(tmp_path / "drive", stamps=False).path)
-    assert report.notes == ("stamps of zero on /cam/image_raw are replaced by the bag's time",)
-
-
-def test_real_bag_with_compressed_messages(real_bag: FindBag) -> None:
-    """The encodings are found although the messages are compressed."""
-    (topic,) = inspect(real_bag("amber_soccer_goal")).topics
-    assert (topic.type, topic.encodings, topic.resolutions) == ("sensor_msgs/msg/Image", {"rgb8": 2}, {"640×480": 2})
-
-
-def test_real_bag_with_jpeg(real_bag: FindBag) -> None:
-    """The resolution is read from the header of the JPEG image."""
-    _, topic = inspect(real_bag("fiducials_aruco_images.bag")).topics
-    assert (topic.encodings, topic.resolutions) == ({"jpg": 1}, {"1280×960": 1})
-
-
-def test_empty_bag_has_a_report(tmp_path: Path) -> None:
-    """A recorder that received no message writes such a bag."""
-    with BagWriter(tmp_path / "drive", "sqlite3"):
-        pass
-    report = inspect(tmp_path / "drive")
-    assert (report.messages, report.duration_s, report.topics) == (0, 0, ())

@@ -1,7 +1,7 @@
 import resource
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,7 @@ from rosbag_tools.reading.bag import Bag
 from rosbag_tools.records import Message
 from rosbag_tools.writer import BagWriter
 from shared.errors import SkylaneError, UnknownNameError
-
-WriteDrive = Callable[..., Any]
-
-PATHS = {"ros1": "drive.bag", "sqlite3": "drive", "mcap": "drive"}
+from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
 
 def images(path: Path) -> list[np.ndarray[Any, Any]]:
@@ -75,16 +72,6 @@ def test_writing_the_same_messages_twice_gives_identical_files(
     """Results identify a bag by its SHA-256, so the file must be reproducible."""
     drives = [write_drive(tmp_path / str(turn) / PATHS[bag_format], bag_format) for turn in range(2)]
     assert drives[0].data_file.read_bytes() == drives[1].data_file.read_bytes()
-
-
-def test_path_decides_the_format(tmp_path: Path) -> None:
-    """A path that ends with .bag selects ROS 1; other paths select MCAP, the default of ROS 2."""
-    with (
-        BagWriter(tmp_path / "a.bag") as ros1,
-        BagWriter(tmp_path / "a") as mcap,
-        BagWriter(tmp_path / "b.mcap") as one,
-    ):
-        assert (ros1.format, mcap.format, one.format) == (BagFormat.ROS1, BagFormat.MCAP, BagFormat.MCAP)
 
 
 def test_a_path_named_mcap_becomes_one_file(tmp_path: Path) -> None:

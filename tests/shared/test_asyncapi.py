@@ -11,7 +11,6 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 from jsonschema.validators import extend
-from msgspec.structs import replace
 
 from shared.clock import Deadline
 from shared.errors import SkylaneError
@@ -205,9 +204,3 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert contents["frame"] == frame.FRAME_CONTENT_TYPE
     assert contents["mask"] == frame.RESULT_CONTENT_TYPE
     assert contents["request"] == contents["reply"] == control.CONTROL_CONTENT_TYPE
-
-
-def test_a_reply_of_another_task_needs_no_shape() -> None:
-    """`shape` is the only key that depends on another one."""
-    reply = replace(_MASK, task="detection", shape=None)
-    assert frame.unpack_result(frame.pack_result(reply)) == reply

@@ -78,10 +78,12 @@ def test_a_status_without_a_sign_of_life_is_not_believed(mosquitto_url: str) -> 
     topic = LOADS.of(worker="health-test")
     with connect(mosquitto_url) as bus:
         bus.publish(topic, pack_load(LoadReport("session", {})), qos=0, retained=True)
-    for report in (None, pack_load(LoadReport("other", {})), b"junk"):
-        reports = reporting(mosquitto_url, topic, report) if report else contextlib.nullcontext()
-        with reports, pytest.raises(SkylaneError, match="worker health-test is online, but silent"):
-            assert_online(BrokerOptions(mosquitto_url), "worker", "health-test")
+    with (
+        reporting(mosquitto_url, topic, pack_load(LoadReport("other", {}))),
+        reporting(mosquitto_url, topic, b"junk"),
+        pytest.raises(SkylaneError, match="worker health-test is online, but silent"),
+    ):
+        assert_online(BrokerOptions(mosquitto_url), "worker", "health-test")
 
 
 @pytest.mark.parametrize("state", [NodeState.STOPPING, NodeState.OFFLINE])

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -27,6 +28,7 @@ except ValueError:
 """
 
 
+@cache
 def lines(log_format: LogFormat, level: str = "info", period_s: float = 1000.0) -> list[str]:
     """Returns the log lines of a program in a new process, as logging is configured once per process."""
     program = _PROGRAM.format(log_format=log_format.value, level=level, period_s=period_s)

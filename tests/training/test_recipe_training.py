@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from modelling.architectures.weights import Weights, weights_of
-from modelling.building import build
 from modelling.recipes import Recipe, recipe
 from rosbag_tools.drive.scene import WEATHERS
 from shared.imaging.labels import read_labels
@@ -37,7 +36,7 @@ def test_a_training_ends_with_a_test_beside_its_donor_in_every_weather(tmp_path:
     }
     progress: list[tuple[float, str]] = []
     source, work = default_root(), tmp_path / "work"
-    weights = train(tiny, work, settings, lambda *report: progress.append(report), source=source, labels=labels)
+    train(tiny, work, settings, lambda *report: progress.append(report), source=source, labels=labels)
     assert [done for done, text in progress if text == "road-tiny: test"] == [1.0]
     record = json.loads((work / "training.json").read_text(encoding="utf-8"))
     assert (record["frames"], record["steps"], record["best_step"], record["donor"]) == (2, 2, 2, "road-small")
@@ -45,8 +44,7 @@ def test_a_training_ends_with_a_test_beside_its_donor_in_every_weather(tmp_path:
     models = record["test"]["models"]
     assert set(models) == {"road-tiny", "road-small"}
     assert models["road-small"]["all"] == models["road-small"][WEATHERS[0]]
-    build(tiny, tmp_path / "models", labels, weights)
-    with open_local(Repository(tmp_path / "models").find("road-tiny"), Placement(device="cpu")) as model:
+    with open_local(Repository(work / "models").find("road-tiny"), Placement(device="cpu")) as model:
         assert len(model.warm_up(1)) == 1
 
 

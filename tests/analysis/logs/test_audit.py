@@ -119,15 +119,6 @@ def test_a_missing_row_is_found(damaged_run: Path) -> None:
     assert len(counts) == 2
 
 
-def test_a_frame_with_two_rows_is_found(damaged_run: Path) -> None:
-    """Two rows would count the frame twice in every statistic."""
-    text = run_damage.lines(damaged_run)
-    run_damage.write(damaged_run, [*text, text[5]])
-    (problem,) = failed_checks(damaged_run)["no frame has two rows"]
-    sequence = run_damage.rows(damaged_run)[4]["sequence"]
-    assert problem == (f"{CSV_NAME}, row 42, column sequence: frame {sequence} already has row 6: this row is skipped")
-
-
 def test_missing_rows_are_reported_as_ranges(damaged_run: Path) -> None:
     """A log without its second half has one problem, not twenty."""
     text = run_damage.lines(damaged_run)

@@ -1,5 +1,4 @@
 import shutil
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -39,16 +38,6 @@ def test_columns_have_the_documented_types(consistent_run: Path) -> None:
     assert {str(frames[name].dtype) for name in COLUMNS if name.endswith("_ms")} == {"float64"}
     assert str(frames["reason"].dtype) == "str"
     assert np.isnan(np.asarray(frames["t_returned_ns"], np.float64)).any()  # Dropped frames.
-
-
-def test_the_total_can_be_recomputed_with_pandas(consistent_run: Path) -> None:
-    """The difference of two timestamp columns must equal total_ms of the file exactly."""
-    frames = load_run(consistent_run).frames
-    answered = frames[frames["outcome"] == Outcome.ANSWERED]
-    total_ns = answered["t_mask_decoded_ns"] - answered["t_due_ns"]
-    assert [Decimal(int(value)) / 1_000_000 for value in total_ns] == [
-        Decimal(row["total_ms"]) for row in run_damage.rows(consistent_run) if row["outcome"] == Outcome.ANSWERED
-    ]
 
 
 def test_resource_samples_are_read(consistent_run: Path) -> None:

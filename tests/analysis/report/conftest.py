@@ -6,6 +6,7 @@ from analysis.report.content import ReportContent
 from analysis.report.data.report_input import load_report_input
 from analysis.report.document import report_of
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
+from tests.support.synthetic_study import write_study
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,27 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(run: Path) -> ReportContent:
     """The report of the run."""
     return report_of(load_report_input([run]))
+
+
+@pytest.fixture(scope="session")
+def gated_report(gated: Path) -> ReportContent:
+    """The report of the run with a gate."""
+    return report_of(load_report_input([gated]))
+
+
+@pytest.fixture(scope="session")
+def comparison(run: Path, slower: Path) -> ReportContent:
+    """The report of both runs."""
+    return report_of(load_report_input([run, slower]))
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study; tests must not change it."""
+    return write_study(tmp_path_factory.mktemp("studies") / "study")
+
+
+@pytest.fixture(scope="session")
+def study_report(study: Path) -> ReportContent:
+    """The report of the study."""
+    return report_of(load_report_input([study]))

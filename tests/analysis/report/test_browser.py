@@ -11,11 +11,8 @@ from playwright.sync_api import Browser, Page
 
 from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.content import ReportContent
-from analysis.report.data.report_input import load_report_input
-from analysis.report.document import report_of, write_report
-from analysis.report.output.charts import write_figures
+from analysis.report.document import write_page, write_report
 from tests.support.browser import browser
-from tests.support.synthetic_study import write_study
 
 __all__ = ["browser"]
 
@@ -80,11 +77,11 @@ def test_the_page_of_a_run_is_complete_without_network(visit: Visit) -> None:
 
 
 def test_the_pages_of_a_comparison_and_a_study_are_complete(
-    browser: Browser, run: Path, slower: Path, gated: Path, tmp_path: Path
+    browser: Browser, comparison: ReportContent, study_report: ReportContent, tmp_path: Path
 ) -> None:
     """These pages have charts that the page of a run does not have."""
-    for folders in ([gated], [run, slower], [write_study(tmp_path / "study")]):
-        other = open_page(browser, write_report(folders, tmp_path / "page.html"))
+    for content in (comparison, study_report):
+        other = open_page(browser, write_page(content, [tmp_path], tmp_path / "page.html"))
         assert_complete(other)
         other.page.context.close()
 
@@ -139,10 +136,11 @@ def test_clicking_a_frame_opens_its_details(visit: Visit) -> None:
 
 
 def test_the_details_of_a_reused_frame_name_the_frame_whose_result_it_got(
-    browser: Browser, gated: Path, tmp_path: Path
+    browser: Browser, gated_report: ReportContent, tmp_path: Path
 ) -> None:
-    """A reader follows a wrong result to its source."""
-    opened = open_page(browser, write_report([gated], tmp_path / "page.html"))
+    """A reader follows a wrong result to its source; the page has charts that others do not have."""
+    opened = open_page(browser, write_page(gated_report, [tmp_path], tmp_path / "page.html"))
+    assert_complete(opened)
     sequence, source = opened.page.evaluate(
         """() => {
             const { columns } = JSON.parse(document.getElementById("frames").textContent);
@@ -276,21 +274,9 @@ def test_the_page_can_be_printed(visit: Visit) -> None:
     assert visit.page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
 
 
-def test_charts_are_written_as_files(browser: Browser, run: Path, tmp_path: Path) -> None:
-    """Each chart is written as SVG and as PNG."""
-    assert browser.is_connected()
-    charts = [
-        chart for chart in report_of(load_report_input([run])).charts() if chart.name in {"waterfall", "timeline"}
-    ]
-    written = write_figures(charts, tmp_path)
-    assert sorted(path.name for path in written) == ["timeline.png", "timeline.svg", "waterfall.png", "waterfall.svg"]
-    assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
-    assert "inferred" in (tmp_path / "waterfall.svg").read_text(encoding="utf-8")
-
-
-def test_captions_and_charts_fit_the_screen_of_a_phone(browser: Browser, run: Path, tmp_path: Path) -> None:
+def test_captions_and_charts_fit_the_screen_of_a_phone(visit: Visit) -> None:
     """Wide tables scroll sideways; their captions were once cut off."""
-    page = open_page(browser, write_report([run], tmp_path / "page.html")).page
+    page = visit.page
     page.set_viewport_size({"width": 390, "height": 844})
     draw_charts(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -299,3 +285,4 @@ def test_captions_and_charts_fit_the_screen_of_a_phone(browser: Browser, run: Pa
     )
     assert widths
     assert max(widths) <= 390
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})

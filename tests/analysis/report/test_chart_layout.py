@@ -98,11 +98,13 @@ def test_every_text_of_a_chart_is_whole(page: Page) -> None:
 
 
 def test_exported_charts_name_their_cells(browser: Browser, study: ReportContent, tmp_path: Path) -> None:
-    """A figure in a paper has no pointer that shows the name of a mark."""
+    """A figure in a paper has no pointer that shows the name of a mark; each is written as SVG and as PNG."""
     assert browser.is_connected()
     wanted = {"cells_bytes", "accuracy_latency"}
-    write_figures([chart for chart in study.charts() if chart.name in wanted], tmp_path)
+    written = write_figures([chart for chart in study.charts() if chart.name in wanted], tmp_path)
+    assert {path.name for path in written} == {f"{name}.{suffix}" for name in wanted for suffix in ("png", "svg")}
     for name in wanted:
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         drawn = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
         assert "1 frozen_graph · 1 vehicle" in drawn
         assert "3 saved_model · 1 vehicle" in drawn

@@ -1,7 +1,5 @@
 import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from analysis.report.chapters.comparisons.cost import Tariff
 from analysis.report.chapters.run.load import frames_in_system, mean_queue_depth, queue_depth
 from analysis.report.content import Caution, Chapter, Chart, Paragraph, ReportContent, ReportTable
 from analysis.report.data.report_input import ReportInputError, load_report_input
-from analysis.report.document import ReportError, report_of, write_report
+from analysis.report.document import ReportError, report_of, write_page, write_report
 from analysis.report.output.number_format import text
 from analysis.report.output.page import render
 from analysis.report.results import terminal_tables
@@ -72,13 +70,12 @@ def test_the_key_figures_stand_at_the_top(report: ReportContent) -> None:
     assert report.picture.url.startswith("data:image/jpeg;base64,")
 
 
-def test_cautions_of_collapsed_chapters_stand_at_the_top(run: Path, tmp_path: Path) -> None:
+def test_cautions_of_collapsed_chapters_stand_at_the_top(tmp_path: Path) -> None:
     """A reader must not miss that a run is incomplete or that its log is inconsistent."""
-    copied = tmp_path / "run"
-    shutil.copytree(run, copied)
-    manifest = json.loads((copied / "manifest.json").read_text())
-    (copied / "manifest.json").write_text(json.dumps(manifest | {"state": "running"}))
-    page = write_report([copied], tmp_path / "page.html").read_text()
+    folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"state": "running"}))
+    page = write_report([folder], tmp_path / "page.html").read_text()
     header = page[page.index("<header>") : page.index("</header>")]
     assert "The state of this run is not complete but running" in header
 
@@ -104,10 +101,17 @@ def test_queue_depths_and_loads_follow_from_the_stage_durations() -> None:
     assert frames_in_system(begin, begin + 0.025).tolist() == [0, 1, 2]
 
 
-def test_every_axis_has_a_unit(report: ReportContent, run: Path, slower: Path, gated: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def reports(
+    report: ReportContent, gated_report: ReportContent, comparison: ReportContent, study_report: ReportContent
+) -> tuple[ReportContent, ...]:
+    """One report of each kind."""
+    return report, gated_report, comparison, study_report
+
+
+def test_every_axis_has_a_unit(reports: tuple[ReportContent, ...]) -> None:
     """The values of an axis without unit cannot be read."""
-    charts = [*report.charts(), *report_on(run, slower).charts(), *report_on(write_study(tmp_path)).charts()]
-    charts += report_on(gated).charts()
+    charts = [chart for report in reports for chart in report.charts()]
     assert len(charts) > 20
     for chart in charts:
         measured = [axis for name, axis in chart.layout.items() if name == "xaxis"]
@@ -127,19 +131,17 @@ def test_every_caption_describes_its_chart_with_numbers(report: ReportContent) -
         assert len(chart.caption) > 40, chart.name
 
 
-def test_names_of_tables_and_charts_are_unique_file_names(
-    report: ReportContent, run: Path, slower: Path, gated: Path, tmp_path: Path
-) -> None:
+def test_names_of_tables_and_charts_are_unique_file_names(reports: tuple[ReportContent, ...]) -> None:
     """Two tables with the same name would overwrite each other."""
-    for made in (report, report_on(gated), report_on(run, slower), report_on(write_study(tmp_path))):
+    for made in reports:
         for names in ([table.name for table in made.tables()], [chart.name for chart in made.charts()]):
             assert len(set(names)) == len(names)
             assert all(re.fullmatch(r"[a-z0-9_]+", name) for name in names)
 
 
-def test_the_same_log_gives_the_same_report(run: Path) -> None:
+def test_the_same_log_gives_the_same_report(run: Path, report: ReportContent) -> None:
     """The seed of the confidence intervals is fixed."""
-    assert render(report_on(run)) == render(report_on(run))
+    assert render(report_on(run)) == render(report)
 
 
 def test_names_in_a_log_are_escaped(tmp_path: Path) -> None:
@@ -154,11 +156,11 @@ def test_names_in_a_log_are_escaped(tmp_path: Path) -> None:
     assert "<img src=x" not in page
 
 
-def test_a_page_that_cannot_be_written_is_an_error(run: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_an_error(report: ReportContent, tmp_path: Path) -> None:
     """The message suggests another --out."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match="choose another --out"):
-        write_report([run], tmp_path / "file" / "report.html")
+        write_page(report, [tmp_path], tmp_path / "file" / "report.html")
 
 
 def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> None:
@@ -171,46 +173,16 @@ def test_a_run_without_answers_is_reported_without_latency(tmp_path: Path) -> No
     assert render(made)
 
 
-def truncated(log: str) -> str:
-    """Removes the end of the last row."""
-    return log[: len(log) - 100]
-
-
-def empty_cell(log: str) -> str:
-    """Removes a number."""
-    return _with(log, "inferred_ms", "")
-
-
-def text_in_number(log: str) -> str:
-    """Replaces a number by text."""
-    return _with(log, "inferred_ms", "soon")
-
-
-def decreasing_timestamp(log: str) -> str:
-    """Sets a timestamp before the previous one."""
-    return _with(log, "t_inferred_ns", "1000")
-
-
-def _with(log: str, column: str, text: str) -> str:
-    """Replaces a cell in row 5."""
-    lines = log.splitlines(keepends=True)
-    fields = lines[4].split(",")
-    fields[lines[0].split(",").index(column)] = text
-    return "".join([*lines[:4], ",".join(fields), *lines[5:]])
-
-
-@pytest.mark.parametrize("damage", [truncated, empty_cell, text_in_number, decreasing_timestamp])
-def test_the_readable_part_of_a_damaged_log_is_reported(tmp_path: Path, damage: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("change", [{"inferred_ms": "soon"}, {"t_inferred_ns": "1000"}])
+def test_the_readable_part_of_a_damaged_log_is_reported(tmp_path: Path, change: dict[str, str]) -> None:
     """The problems are listed with file and row, and nothing is estimated."""
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, unanswered=0.0))
-    path = folder / "latency.csv"
-    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    run_damage.change(folder, 5, **change)
     made = report_on(folder)
     assert "never estimated" in text_of(chapter_of(made, "consistency"))
     (problems,) = (table for table in made.tables() if table.name == "problems")
     assert any("latency.csv" in str(row[0]) for row in problems.rows)
     assert re.match(r"(59|60) of (59|60) frames were answered", made.summary)
-    assert render(made)
 
 
 def test_latency_statistics_mention_the_unanswered_frames(tmp_path: Path) -> None:
@@ -299,9 +271,9 @@ def test_workers_with_several_versions_of_the_model_are_mentioned(tmp_path: Path
     assert "Several versions" not in text_of(chapter_of(report_on(folder), "provenance"))  # One file is one model.
 
 
-def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> None:
+def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path, comparison: ReportContent) -> None:
     """Hundreds of frames are still only one run of each; sentence and table have the same verdict."""
-    made = report_on(run, slower)
+    made = comparison
     sentence = text_of(chapter_of(made, "comparison"))
     verdict = "too few runs for a test (n = 1 and 1)"
     assert re.search(r"The median of slower was [\d.]+ ms higher than that of first in these runs", sentence)
@@ -314,18 +286,20 @@ def test_two_runs_are_compared_without_a_p_value(run: Path, slower: Path) -> Non
     assert shown == [sentence]
 
 
-def test_cost_and_offloading_are_reported_on_request(run: Path, slower: Path, tmp_path: Path) -> None:
+def test_cost_and_offloading_are_reported_on_request(tmp_path: Path) -> None:
     """A price and a local run add a chapter each."""
-    path = write_report([slower], tmp_path / "page.html", Tariff(1.25, "USD"), local=run)
+    local = write_run(tmp_path / "local", SyntheticRunPlan(frames=40))
+    slower = write_run(tmp_path / "slower", SyntheticRunPlan(frames=40, seed=1, session="50e551014ab1", slower_ms=40))
+    path = write_report([slower], tmp_path / "page.html", Tariff(1.25, "USD"), local=local)
     page = path.read_text(encoding="utf-8")
     assert "price USD" in page
     assert "24 hours of footage at 24" in page.replace("24.00", "24")
     assert "Not worth it on these" in page
 
 
-def test_a_study_is_reported_by_its_axes(tmp_path: Path) -> None:
+def test_a_study_is_reported_by_its_axes(study: Path, study_report: ReportContent) -> None:
     """Cells that differ only in one axis are compared; failed runs are listed with their reasons."""
-    made = report_on(write_study(tmp_path))
+    made = study_report
     assert made.summary.startswith("Two formats. 8 runs of 4 cells: 6 done and 2 failed. Median latency: ")
     assert made.summary.endswith("in frozen_graph · 4 vehicles (the slowest).")
     sentences = text_of(chapter_of(made, "comparison"))
@@ -336,7 +310,7 @@ def test_a_study_is_reported_by_its_axes(tmp_path: Path) -> None:
     assert {row[3] for row in tables["not_done"].rows} == {"no model 'road-huge': skylane model build road-huge"}
     assert len(tables["results"].rows) == 4
     assert tables["capacity"].rows[1][-2:] == ("no", "p99 is above 300 ms")
-    assert "codec" not in "".join(cell.name for cell in load_report_input([tmp_path]).study.cells)  # type: ignore[union-attr]
+    assert "codec" not in "".join(cell.name for cell in load_report_input([study]).study.cells)  # type: ignore[union-attr]
 
 
 def test_a_study_with_unreadable_frames_is_reported_from_its_runs(tmp_path: Path) -> None:
@@ -365,7 +339,10 @@ def test_folders_that_cannot_be_reported_are_errors(run: Path, tmp_path: Path) -
 
 def test_a_page_of_many_frames_stays_small(tmp_path: Path) -> None:
     """The page draws and opens a limited number of frames."""
-    assert write_report([write_run(tmp_path / "run", SyntheticRunPlan(frames=10_000))]).stat().st_size < MAX_PAGE_BYTES
+    made = report_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=5_000)))
+    assert len(made.frames["columns"]["sequence"]) < 4_500
+    assert max(len(trace.get("x", ())) for chart in made.charts() for trace in chart.traces) < 4_500
+    assert len(render(made).encode()) < MAX_PAGE_BYTES
 
 
 def test_the_page_of_a_short_run_is_small(tmp_path: Path) -> None:

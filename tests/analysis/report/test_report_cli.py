@@ -6,7 +6,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from analysis.report.cli import report
-from shared.runlog.latency_log import LogError
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 from tests.support.synthetic_study import write_study
 
@@ -16,7 +15,7 @@ def run_report(*arguments: object) -> Result:
     return CliRunner().invoke(report, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_a_run_is_shown_on_the_terminal_and_as_a_page(run: Path, tmp_path: Path) -> None:
+def test_a_run_is_shown_on_the_terminal_and_as_a_page(tmp_path: Path) -> None:
     """The terminal shows the tables of outcomes and stages; a comparison is written into the first of several runs."""
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     ended = run_report(folder)
@@ -24,10 +23,11 @@ def test_a_run_is_shown_on_the_terminal_and_as_a_page(run: Path, tmp_path: Path)
     assert "Latency by stage" in ended.output
     assert "30 frames read" in ended.output
     assert (folder / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    ended = run_report(folder, run, "--out", tmp_path / "page.html")
+    other = write_run(tmp_path / "other", SyntheticRunPlan(frames=30, session="50e551014ab1"))
+    ended = run_report(folder, other, "--out", tmp_path / "page.html")
     assert ended.exit_code == 0
     assert "page.html" in ended.output
-    assert run_report(folder, run).exit_code == 0
+    assert run_report(folder, other).exit_code == 0
     assert (folder / "comparison.html").exists()
 
 
@@ -46,12 +46,14 @@ def test_a_missing_row_fails_the_check(tmp_path: Path) -> None:
     assert ": not consistent, " in ended.output
 
 
-def test_json_has_the_results_of_the_page(run: Path, slower: Path) -> None:
+def test_json_has_the_results_of_the_page(tmp_path: Path) -> None:
     """Values that were not measured are null, never NaN."""
+    run = write_run(tmp_path / "first", SyntheticRunPlan(frames=40))
+    slower = write_run(tmp_path / "slower", SyntheticRunPlan(frames=40, seed=1, session="50e551014ab1", slower_ms=40))
     ended = run_report(run, "--json")
     assert ended.exit_code == 0
     document = json.loads(ended.stdout)
-    assert sum(document["outcomes"].values()) == 400
+    assert sum(document["outcomes"].values()) == 40
     assert {stage["name"] for stage in document["stages"]} >= {"inferred", "total"}
     assert document["statistics"]["total"]["p99_9"]["value"] is None
     assert document["problems"] == []
@@ -79,22 +81,22 @@ def test_a_study_is_shown_on_the_terminal(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-def test_tables_are_written_without_a_browser(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The charts are missing, and a message explains how to install a browser."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
+@pytest.mark.parametrize(
+    ("missing", "remedy"), [("browser", "apt-get install chromium"), ("kaleido", "skylane[figures]")]
+)
+def test_tables_and_page_are_written_without_a_browser_or_kaleido(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, remedy: str
+) -> None:
+    """The charts are missing, and a message explains what to install."""
+    if missing == "kaleido":
+        monkeypatch.setitem(sys.modules, "kaleido", None)
+    else:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
+    run = write_run(tmp_path / "run", SyntheticRunPlan(frames=30))
     ended = run_report(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")
     assert ended.exit_code == 0, ended.output
-    assert "apt-get install chromium" in ended.output
-    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
-
-
-def test_tables_are_written_without_kaleido(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's installation cannot draw charts; the tables and the page do not need them."""
-    monkeypatch.setitem(sys.modules, "kaleido", None)
-    ended = run_report(run, "--out", tmp_path / "page.html", "--tables", tmp_path / "tables")
-    assert ended.exit_code == 0, ended.output
-    assert "skylane[figures]" in ended.output
+    assert remedy in ended.output
     assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".csv", ".md", ".tex"}
     assert (tmp_path / "page.html").exists()
 
@@ -109,9 +111,3 @@ def test_a_killed_run_is_repaired(tmp_path: Path) -> None:
     assert ended.output.startswith("3 open frames of ")
     assert "aborted" in ended.output
     assert run_report(folder, "--repair").output.startswith("0 open frames of ")
-
-
-def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
-    """The message asks for the folder of a run."""
-    with pytest.raises(LogError, match="give the folder of a run"):
-        run_report(tmp_path / "nowhere")

@@ -35,10 +35,9 @@ def test_statistics_agree_with_pandas() -> None:
     assert (found.count, found.minimum, found.maximum) == (1777, values.min(), values.max())
 
 
-@pytest.mark.parametrize(("count", "correlation"), [(200, 0.0), (500, 0.6)])
-def test_intervals_contain_the_true_value_in_95_of_100_samples(count: int, correlation: float) -> None:
-    """The coverage must also hold if a slow frame delays the next one (correlated latencies)."""
-    described = [describe(_latencies(count, correlation=correlation, seed=seed), seed=seed) for seed in range(_TRIALS)]
+def test_intervals_contain_the_true_value_in_95_of_100_samples() -> None:
+    """The coverage must hold even if a slow frame delays the next one (correlated latencies)."""
+    described = [describe(_latencies(500, correlation=0.6, seed=seed), seed=seed) for seed in range(_TRIALS)]
     upper = math.exp(0.3 * float(stats.norm.ppf(0.75)))
     assert 0.91 <= np.mean([_contains(each.p50, 1.0) for each in described]) <= 0.99
     assert 0.91 <= np.mean([_contains(each.p75, upper) for each in described]) <= 0.99

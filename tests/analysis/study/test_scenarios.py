@@ -1,4 +1,3 @@
-import click
 import pytest
 
 from analysis.study.scenarios import (
@@ -76,9 +75,3 @@ def test_a_cold_start_has_no_warm_up() -> None:
     assert frame_counts("cold_start", RunLength(), frames=10, warm_up=5) == (10, 0)
     assert frame_counts("same_image", RunLength(warm_up_frames=2), frames=10, warm_up=5) == (10, 2)
     assert SCENARIOS["cold_start"].footage is SCENARIOS["same_image"].footage is Footage.ONE
-
-
-def test_an_unknown_flag_is_rejected() -> None:
-    """This shows that the check of the flags can fail."""
-    with pytest.raises(click.NoSuchOption):
-        play.make_context("play", ["source", "--no-such-flag"])

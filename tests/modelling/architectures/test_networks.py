@@ -35,11 +35,10 @@ def test_a_network_has_the_size_of_the_one_it_represents(name: str, megabytes: f
     assert folded_network(name).count_params() * 4 / 1e6 == pytest.approx(megabytes, rel=0.08)
 
 
-@pytest.mark.parametrize(("name", "millions"), [("efficientnet-b7-600", 66.66), ("mobilenet-v3-large-224", 5.51)])
-def test_a_classifier_has_the_published_number_of_weights(name: str, millions: float) -> None:
-    """The classifiers are benchmarks of serving software."""
-    network = recipe(name).network(folded=False)
-    assert network.count_params() / 1e6 == pytest.approx(millions, abs=0.005)
+def test_a_classifier_has_the_published_number_of_weights() -> None:
+    """B7 is B0, which is compared below, with two other factors."""
+    network = recipe("efficientnet-b7-600").network(folded=False)
+    assert network.count_params() / 1e6 == pytest.approx(66.66, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,7 @@ def test_a_classifier_has_the_published_number_of_weights(name: str, millions: f
 def test_a_published_network_gives_the_outputs_of_keras_applications(
     ours: Callable[..., Any], theirs: str, side: int
 ) -> None:
-    """With equal weights, a wrong stride, activation or order changes the output. B7 is B0 with two other factors."""
+    """With equal weights, a wrong stride, activation or order changes the output."""
     keras.utils.set_random_seed(7)
     options = {"include_preprocessing": False} if theirs.startswith("Mobile") else {}
     public = getattr(keras.applications, theirs)(
@@ -127,7 +126,7 @@ def test_fused_normalisation_equals_batch_normalisation_of_keras() -> None:
     np.testing.assert_allclose(fused(features, training=False), plain(features, training=False), atol=0.05)
 
 
-@pytest.mark.parametrize("name", [name for name, each in RECIPES.items() if each.height != each.width])
+@pytest.mark.parametrize("name", ["road-tiny", "road-objects", "street-deeplab", "car-tiny"])
 def test_folding_does_not_change_the_output(name: str) -> None:
     """The built-in models are folded after their validation."""
     keras.utils.set_random_seed(4)

@@ -11,7 +11,6 @@ from cloud.engines.tensorflow.saved_model import saved_model_pb2
 from cloud.models.loader import ModelLoader
 from modelling.inspection import graph_analysis
 from modelling.inspection.inspection import Inspection, InspectionError, inspect, numbered_labels, write
-from shared.imaging.labels import Labels, LabelsError
 from shared.inference.engine import EngineError
 from shared.models.manifest import OutputKind
 from shared.models.repository import Repository, default_root
@@ -85,13 +84,6 @@ def test_input_and_output_are_found_among_training_operations(tmp_path: Path) ->
     assert "fixed batch size" not in _notes(found)
 
 
-def test_scores_are_distinguished_from_class_ids(tmp_path: Path) -> None:
-    """Four channels of floats are scores, to which the worker adds arg max."""
-    found = inspect(_frozen(tmp_path, lambda: tf.nn.softmax(_scores(_images()), name="softmax")))
-    assert found.manifest.heads["mask"].kind is OutputKind.SCORES
-    assert found.interface.classes == 4
-
-
 def test_dropout_is_switched_off_by_its_placeholders(tmp_path: Path) -> None:
     """A graph that was frozen during training gives masks that change from run to run."""
 
@@ -155,14 +147,6 @@ def test_a_size_that_contradicts_the_graph_is_refused(tmp_path: Path) -> None:
     path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
     with pytest.raises(EngineError, match="its input is 8×12: leave the size out"):
         inspect(path, size=(16, 20))
-
-
-def test_a_wrong_number_of_labels_is_refused(tmp_path: Path) -> None:
-    """A common mistake is a label file of another data set, whose names would be wrong."""
-    labels = Labels(("road", "sky"), ((1, 2, 3), (4, 5, 6)))
-    path = _frozen(tmp_path, lambda: tf.argmax(_scores(_images()), -1, name="output"))
-    with pytest.raises(LabelsError, match="the labels name 2 classes, and the model has 4: give --labels with 4"):
-        inspect(path, labels=labels)
 
 
 def test_a_saved_models_only_signature_is_used_whatever_its_name(tmp_path: Path) -> None:

@@ -153,24 +153,14 @@ def test_one_channel_needs_two_labels(tmp_path: Path) -> None:
         inspect(tmp_path / "m.onnx", labels=labels)
 
 
-def test_a_quantised_channel_without_a_scale_is_refused(tmp_path: Path) -> None:
-    """ONNX does not declare the scale of an output that QuantizeLinear gives: 0.5 is an unknown integer."""
-    path = tmp_path / "m.onnx"
-    onnx_map(path, (1, 3, 64, 96), 1, after=(_SIGMOID,))
-    model = onnx.load(path)
-    (last,) = [node for node in model.graph.node if node.op_type == "Identity"]
-    last.op_type = "QuantizeLinear"
-    last.input.extend(["step", "zero"])
-    for name, value in (("step", np.float32(1 / 255)), ("zero", np.uint8(0))):
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(value), name))
-    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
-    onnx.save(model, path)
-    with pytest.raises(UndecidedError, match="is quantised, and the file does not show its scale: --task tensors"):
-        inspect(path)
-
-
 def _random(*shape: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+_CENTRES = {
+    "boxes": np.random.default_rng(0).uniform((0.2, 0.2, 0.01, 0.01), (0.8, 0.8, 0.4, 0.4), (1, 50, 4)).astype("f"),
+    "scores": _random(1, 50, 9),
+}  # As of DETR: centre and size.
 
 
 @pytest.mark.parametrize(
@@ -189,6 +179,9 @@ def _random(*shape: int) -> npt.NDArray[np.float32]:
         ({"y": _random(1, 116, 84), "z": _random(1, 32, 16, 16)}, "--task segmentation or --task tensors"),
         ({"y": _random(1, 255, 64, 64), "z": _random(1, 255, 32, 32)}, "--task segmentation or --task tensors"),
         ({"y": np.abs(_random(1, 9))}, "give --output-kind probabilities .* or logits"),
+        ({"y": _random(1, 1)}, r"no scores of an image \(N×C, C > 1\).*--task tensors serves"),
+        (_CENTRES, r"x2 < x1 .*give --box-order xyxy.*--task tensors"),
+        ({"boxes": _random(1, 50, 4), "scores": _random(1, 50, 9)}, r"x2 < x1 .*give --box-order xyxy"),
     ],
 )
 def test_outputs_that_are_no_result_of_a_task_are_refused(
@@ -241,18 +234,6 @@ def test_an_option_that_does_not_fit_names_what_does(tmp_path: Path, options: Op
     onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 7)
     with pytest.raises(EngineError, match=problem):
         inspect(tmp_path / "m.onnx", options=options)
-
-
-def test_normalisation_and_channel_order_are_stated(tmp_path: Path) -> None:
-    """They are the manifest's input.scale, mean, std and layout."""
-    onnx_map(tmp_path / "m.onnx", (1, 3, 64, 96), 7)
-    section = inspect(tmp_path / "m.onnx", options=Options(normalize="imagenet")).manifest.input
-    assert (section.mean, section.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    section = inspect(tmp_path / "m.onnx", options=Options(normalize="-1..1")).manifest.input
-    assert np.subtract(np.multiply([0, 255], section.scale), section.mean[:2] if section.mean else 0).tolist() == [
-        -1,
-        1,
-    ]
 
 
 def test_raw_tensors_get_valid_names(tmp_path: Path) -> None:

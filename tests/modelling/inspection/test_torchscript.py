@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch:DeprecationWarning")
 SIZE = (32, 48)
 
 
-class Planar(torch.nn.Module):  # type: ignore[misc]  # PyTorch is optional.
+class _Planar(torch.nn.Module):  # type: ignore[misc]  # PyTorch is optional.
     """Scores N×19×H×W."""
 
     def __init__(self) -> None:
@@ -30,91 +30,80 @@ class Planar(torch.nn.Module):  # type: ignore[misc]  # PyTorch is optional.
         self.conv = torch.nn.Conv2d(3, 19, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         return self.conv(x)
 
 
-class ByKey(Planar):
+class _ByKey(_Planar):
     """The result of torchvision's segmentation networks."""
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """See the class."""
         return {"out": self.conv(x), "aux": self.conv(x)}
 
 
-class Ids(Planar):
+class _Ids(_Planar):
     """Class ids N×H×W."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         return self.conv(x).argmax(1)
 
 
-class LossFirst(Planar):
+class _LossFirst(_Planar):
     """A tuple of a scalar and the scores."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See the class."""
         return x.mean(), self.conv(x)
 
 
-class AsList(Planar):
+class _AsList(_Planar):
     """A list, and an option with a default."""
 
     def forward(self, x: torch.Tensor, train: bool = False) -> list[torch.Tensor]:  # noqa: FBT001, FBT002
-        """See the class."""
         return [self.conv(x)] if not train else [x]
 
 
-class ChannelsLast(Planar):
+class _ChannelsLast(_Planar):
     """Input and output with the channels last."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         return self.conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-class Nested(Planar):
+class _Nested(_Planar):
     """The result of torchvision's detectors."""
 
     def forward(self, x: torch.Tensor) -> list[dict[str, torch.Tensor]]:
-        """See the class."""
         return [{"boxes": x}]
 
 
-class TwoInputs(Planar):
+class _TwoInputs(_Planar):
     """An image and something else."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """See the class."""
         return self.conv(x) + y
 
 
-class Failing(Planar):
+class _Failing(_Planar):
     """A module that fails for every image."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         return self.conv(x)[:, 20]
 
 
-class Scalar(Planar):
+class _Scalar(_Planar):
     """One number for all images."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See the class."""
         return x.mean()
 
 
-class Number(Planar):
+class _Number(_Planar):
     """No tensor at all."""
 
     def forward(self, x: torch.Tensor) -> int:
-        """See the class."""
         return int(x.dim())
 
 
-def _file(path: Path, network: type[Planar]) -> Path:
+def _file(path: Path, network: type[_Planar]) -> Path:
     torch.jit.script(network()).save(path)
     return path
 
@@ -122,15 +111,15 @@ def _file(path: Path, network: type[Planar]) -> Path:
 @pytest.mark.parametrize(
     ("network", "name", "kind"),
     [
-        (Planar, "0", OutputKind.SCORES),
-        (ByKey, "out", OutputKind.SCORES),
-        (Ids, "0", OutputKind.CLASS_IDS),
-        (LossFirst, "1", OutputKind.SCORES),
-        (AsList, "0", OutputKind.SCORES),
-        (ChannelsLast, "0", OutputKind.SCORES),
+        (_Planar, "0", OutputKind.SCORES),
+        (_ByKey, "out", OutputKind.SCORES),
+        (_Ids, "0", OutputKind.CLASS_IDS),
+        (_LossFirst, "1", OutputKind.SCORES),
+        (_AsList, "0", OutputKind.SCORES),
+        (_ChannelsLast, "0", OutputKind.SCORES),
     ],
 )
-def test_the_output_is_found_by_a_run(tmp_path: Path, network: type[Planar], name: str, kind: OutputKind) -> None:
+def test_the_output_is_found_by_a_run(tmp_path: Path, network: type[_Planar], name: str, kind: OutputKind) -> None:
     """Its name is the key or the place, as the engine expects it, and the written model runs."""
     found = inspect(_file(tmp_path / "net.pt", network), size=SIZE)
     section = found.manifest.input
@@ -145,7 +134,7 @@ def test_the_output_is_found_by_a_run(tmp_path: Path, network: type[Planar], nam
 
 def test_a_size_is_needed_and_bounded(tmp_path: Path) -> None:
     """One sentence asks for it."""
-    path = _file(tmp_path / "net.pt", Planar)
+    path = _file(tmp_path / "net.pt", _Planar)
     with pytest.raises(EngineError, match="declares no input size: give it, as --size 512x1024"):
         inspect(path)
     with pytest.raises(EngineError, match="at most 16384 a side"):
@@ -155,14 +144,14 @@ def test_a_size_is_needed_and_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("network", "problem"),
     [
-        (Nested, "its output 0 is a dict, not a tensor: wrap it"),
-        (TwoInputs, "takes y besides an image: script a module whose forward"),
-        (Failing, "fails on a black image of 32×48: .*out of (bounds|range)"),
-        (Scalar, "0 float32 scalar"),
-        (Number, "its output 0 is a int, not a tensor"),
+        (_Nested, "its output 0 is a dict, not a tensor: wrap it"),
+        (_TwoInputs, "takes y besides an image: script a module whose forward"),
+        (_Failing, "fails on a black image of 32×48: .*out of (bounds|range)"),
+        (_Scalar, "0 float32 scalar"),
+        (_Number, "its output 0 is a int, not a tensor"),
     ],
 )
-def test_other_results_are_refused(tmp_path: Path, network: type[Planar], problem: str) -> None:
+def test_other_results_are_refused(tmp_path: Path, network: type[_Planar], problem: str) -> None:
     """The message says what the module needs or returns."""
     with pytest.raises(EngineError, match=problem):
         inspect(_file(tmp_path / "net.pt", network), size=SIZE)
@@ -186,7 +175,7 @@ def test_other_files_of_pytorch_are_refused_without_loading_them(tmp_path: Path)
 
 def test_without_pytorch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not part of an ordinary installation."""
-    path = _file(tmp_path / "net.pt", Planar)
+    path = _file(tmp_path / "net.pt", _Planar)
     monkeypatch.delitem(sys.modules, "cloud.engines.torchscript", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"needs torch, which is not installed: .*skylane\[torch\]"):
@@ -195,7 +184,7 @@ def test_without_pytorch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     """Empty, no archive, and cut off."""
-    whole = _file(tmp_path / "net.pt", Planar).read_bytes()
+    whole = _file(tmp_path / "net.pt", _Planar).read_bytes()
     for content in (b"", b"PK\x03\x04" + b"junk" * 99, whole[: len(whole) // 2]):
         (tmp_path / "bad.pt").write_bytes(content)
         with pytest.raises(EngineError, match=r"PyTorch cannot load this TorchScript|is empty"):

@@ -14,7 +14,7 @@ from shared.errors import SkylaneError
 from shared.imaging.geometry import Resize
 from shared.imaging.labels import Labels, LabelsError
 from shared.models.repository import Repository
-from tests.support.foreign_models import onnx_constants, onnx_map
+from tests.support.foreign_models import onnx_map
 
 _WEIGHTS = np.ones((1, 1, 3, 4), np.float32)
 
@@ -95,26 +95,6 @@ def test_the_command_asks_and_takes_the_answer(tmp_path: Path) -> None:
     assert result.exit_code == 0
     manifest = Repository(folder.parent).find("m").manifest
     assert (manifest.input.layout, manifest.input.mean) == ("bgr8", (1.0, 1.0, 1.0))
+    assert manifest.input.scale == pytest.approx(1 / 127.5)
     assert manifest.output is not None
     assert manifest.output.kind == "probabilities"
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("--layout", "nchw"), ("--output-kind", "scores2"), ("--normalize", "2"), ("--axes", "hwc")]
-)
-def test_an_unknown_value_names_the_known_ones(option: str, value: str) -> None:
-    """A usage error before the file is read."""
-    result = _invoke("m.onnx", option, value)
-    assert result.exit_code == 2
-    assert "is not one of" in result.output
-
-
-def test_names_in_a_file_cannot_change_the_terminal(tmp_path: Path) -> None:
-    """Names of tensors are text of strangers: escape sequences and markup are printed as text."""
-    onnx_constants(
-        tmp_path / "m.onnx", {"[red]\x1b[31mx": np.random.default_rng(0).normal(size=(1, 7, 64, 64)).astype("f")}
-    )
-    result = _invoke(str(tmp_path / "m.onnx"))
-    assert result.exit_code == 0
-    assert "\x1b[31m" not in result.output
-    assert "[red]" in result.output

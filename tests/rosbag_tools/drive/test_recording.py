@@ -9,19 +9,16 @@ from rosbag_tools.drive.recording import DrivePlan, record
 from rosbag_tools.drive.scene import Drive
 from rosbag_tools.drive.sensor import Sensor
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource
 from rosbag_tools.records import Message
 from shared.imaging.frames import Frame, Layout
+from tests.rosbag_tools.conftest import read_frames
 
 SMALL = DrivePlan(seed=3, frames=3, width=48, height=32)
 
 
 def frames(path: Path, *topics: str) -> list[Frame]:
     """Returns the readable frames of a bag."""
-    source = BagSource(path, topics=topics)
-    found = [frame for frame in source.frames() if isinstance(frame, Frame)]
-    source.close()
-    return found
+    return [frame for frame in read_frames(path, topics=topics) if isinstance(frame, Frame)]
 
 
 def test_every_image_has_boxes_labels_and_camera_info(tmp_path: Path) -> None:

@@ -215,16 +215,6 @@ def test_metadata_that_cannot_be_used_is_a_fault_and_the_files_are_read(tmp_path
     assert pixels(bag) == list(range(8))
 
 
-def test_many_missing_files_are_summed_up(tmp_path: Path) -> None:
-    """A note names a few of them and counts the others."""
-    bag = tmp_path / "b"
-    write_part(bag / "rec_0.db3")
-    write_metadata(bag, [f"rec_{number}.db3" for number in range(10_000)], 4)
-    assert faults(bag) == [
-        "metadata.yaml lists files that are not there: rec_1.db3, rec_2.db3, rec_3.db3 and 9996 more"
-    ]
-
-
 def test_metadata_without_data_files_names_what_is_missing(tmp_path: Path) -> None:
     """The data files were not copied."""
     with pytest.raises(SkylaneError, match=r"contains no \.db3 .* lists files that are not there: rec_0\.db3"):

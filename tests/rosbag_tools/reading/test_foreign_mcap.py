@@ -19,6 +19,7 @@ from rosbag_tools.verification import verify
 from shared.errors import SkylaneError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import cv2
+from tests.rosbag_tools.conftest import read_frames
 from tests.support.mcap_files import Channel, camera_message, write_mcap
 from tests.support.video_streams import LOW_DELAY, encode
 
@@ -27,15 +28,6 @@ IMAGE = Channel("/cam/image", "foxglove.CompressedImage")
 RAW = Channel("/cam/raw", "foxglove.RawImage")
 VIDEO = Channel("/cam/video", "foxglove.CompressedVideo")
 JSON = Channel("/cam/json", "foxglove.CompressedImage", "json", "jsonschema")
-
-
-def frames_of(path: Path, **options: Any) -> list[Frame | UnreadableFrame]:
-    """Plays a bag."""
-    source = BagSource(path, **options)
-    try:
-        return list(source.frames())
-    finally:
-        source.close()
 
 
 def jpeg(level: int) -> bytes:
@@ -55,7 +47,7 @@ def images(count: int = 5) -> list[tuple[int, bytes]]:
 def test_compressed_images_of_foxglove_play(tmp_path: Path, profile: str, compression: str | None) -> None:
     """nuscenes2mcap and the SDK of Foxglove write such files, with any profile and compression."""
     write_mcap(tmp_path / "drive.mcap", [IMAGE], images(), profile=profile, compression=compression)
-    frames = frames_of(tmp_path / "drive.mcap")
+    frames = read_frames(tmp_path / "drive.mcap")
     assert [frame.stamp_ns for frame in frames] == [STAMP_NS + index for index in range(5)]
     assert all(isinstance(frame, Frame) and frame.pixels.shape == (48, 64, 3) for frame in frames)
     assert list(verify(tmp_path / "drive.mcap")) == []
@@ -78,7 +70,7 @@ def test_compressed_images_of_foxglove_play(tmp_path: Path, profile: str, compre
 def test_raw_images_of_foxglove_play(tmp_path: Path, encoding: str, pixels: Any, layout: Layout) -> None:
     """The encodings of Foxglove are those of ROS, in little-endian order."""
     write_mcap(tmp_path / "drive.mcap", [RAW], [(0, camera_message(RAW.schema, STAMP_NS, pixels, encoding=encoding))])
-    (frame,) = frames_of(tmp_path / "drive.mcap")
+    (frame,) = read_frames(tmp_path / "drive.mcap")
     assert isinstance(frame, Frame)
     assert frame.layout is layout
     np.testing.assert_array_equal(frame.pixels, pixels)
@@ -88,7 +80,7 @@ def test_an_unknown_encoding_is_a_row_with_its_name(tmp_path: Path) -> None:
     """Depth as floating-point numbers is no picture of a camera."""
     pixels = np.ones((3, 4), np.float32)
     write_mcap(tmp_path / "drive.mcap", [RAW], [(0, camera_message(RAW.schema, STAMP_NS, pixels, encoding="32XC9"))])
-    (row,) = frames_of(tmp_path / "drive.mcap", topics=["/cam/raw"])
+    (row,) = read_frames(tmp_path / "drive.mcap", topics=["/cam/raw"])
     assert isinstance(row, UnreadableFrame)
     assert "32XC9" in row.reason
 
@@ -101,7 +93,7 @@ def test_compressed_video_in_protocol_buffers_plays(tmp_path: Path) -> None:
         for index, packet in enumerate(packets)
     ]
     write_mcap(tmp_path / "drive.mcap", [VIDEO], messages)
-    frames = frames_of(tmp_path / "drive.mcap")
+    frames = read_frames(tmp_path / "drive.mcap")
     assert [frame.stamp_ns - STAMP_NS for frame in frames] == list(range(12))
     assert all(isinstance(frame, Frame) for frame in frames)
 
@@ -126,7 +118,7 @@ def test_other_serializations_are_counted_and_called_unsupported(tmp_path: Path,
     assert {topic["name"]: topic["count"] for topic in shown["topics"]} == {"/cam/image": 5, "/cam/json": 2}
     with pytest.raises(SkylaneError, match="not supported"):
         BagSource(path, topics=["/cam/json"])
-    assert len(frames_of(path)) == 5  # The camera that can be read plays.
+    assert len(read_frames(path)) == 5  # The camera that can be read plays.
 
 
 def test_play_names_the_cameras_that_it_cannot_read(tmp_path: Path) -> None:
@@ -187,7 +179,7 @@ def test_a_truncated_file_gives_the_messages_before_its_end(tmp_path: Path) -> N
 def test_hostile_protocol_buffers_are_rows(tmp_path: Path, data: bytes, reason: str) -> None:
     """Each message costs its own frame, and no memory."""
     write_mcap(tmp_path / "drive.mcap", [IMAGE], [(0, data), *images(1)])
-    row, frame = frames_of(tmp_path / "drive.mcap")
+    row, frame = read_frames(tmp_path / "drive.mcap")
     assert isinstance(row, UnreadableFrame)
     assert reason in row.reason
     assert isinstance(frame, Frame)
@@ -199,7 +191,7 @@ def test_defaults_that_protocol_buffers_leave_out_are_zero(tmp_path: Path, caplo
     message = camera_message(IMAGE.schema, 0, jpeg(9), format="")
     write_mcap(tmp_path / "drive.mcap", [IMAGE], [(0, message)])
     with caplog.at_level(logging.WARNING):
-        (frame,) = frames_of(tmp_path / "drive.mcap")
+        (frame,) = read_frames(tmp_path / "drive.mcap")
     assert frame.stamp_ns == frame.source_ns
     assert "stamps of zero" in caplog.text
 

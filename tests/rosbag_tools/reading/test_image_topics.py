@@ -299,4 +299,4 @@ def test_an_image_with_an_exif_orientation_is_upright(tmp_path: Path) -> None:
     shapes = [frame.pixels.shape for frame in read(path)[0] if isinstance(frame, Frame)]
     assert shapes == [(12, 8), (8, 12)]
     report = json.loads(CliRunner().invoke(bag, ["info", str(path), "--json"]).output)
-    assert report["topics"][0]["resolutions"] == {"8×12": 1}
+    assert (report["topics"][0]["encodings"], report["topics"][0]["resolutions"]) == ({"jpeg": 1}, {"8×12": 1})

@@ -2,8 +2,8 @@
 
 import random
 import sys
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from rosbag_tools.extraction import extract
 from rosbag_tools.inspection import inspect
 from rosbag_tools.messages.ros_types import own_types, read_camera
 from rosbag_tools.reading.bag import Bag
-from rosbag_tools.reading.frames import BagSource, decode
+from rosbag_tools.reading.frames import decode
 from rosbag_tools.records import FFMPEG_PACKET, Message, Serialization, TopicChannel
 from rosbag_tools.verification import verify
 from rosbag_tools.writer import BagWriter
@@ -26,6 +26,7 @@ from shared.errors import MissingExtraError
 from shared.imaging.frames import Frame, Layout, UnreadableFrame
 from shared.imaging.opencv import cv2
 from shared.imaging.video_decoder import MAX_PACKET_BYTES
+from tests.rosbag_tools.conftest import read_frames
 from tests.support.video_streams import (
     COMPRESSED_VIDEO,
     DELAY_NS,
@@ -48,15 +49,6 @@ Frames = list[Frame | UnreadableFrame]
 Numbered = list[tuple[int, str, bytes]]  # Position, format, data.
 
 
-def play(path: Path, **options: Any) -> Frames:
-    """Plays a bag."""
-    source = BagSource(path, **options)
-    try:
-        return list(source.frames())
-    finally:
-        source.close()
-
-
 def numbered(name: str, frames: int = 30) -> Numbered:
     """Returns the messages of a stream."""
     return [(index, name, packet.data) for index, packet in enumerate(encode(*LOW_DELAY[name], frames=frames))]
@@ -74,6 +66,16 @@ def write(path: Path, messages: Numbered) -> Path:
             for index, name, data in messages
         ],
     )
+    return path
+
+
+def write_packets(path: Path, packets: Iterable[tuple[int, StreamPacket]], name: str) -> Path:
+    """Writes packets of ffmpeg_image_transport, whose numbers may be wrong, at the times of their positions."""
+    messages = [
+        (START_NS + at * PERIOD_NS, packet_message(Serialization.CDR, packet, START_NS + at * PERIOD_NS, name))
+        for at, packet in packets
+    ]
+    write_bag(path, messages, message_type=FFMPEG_PACKET)
     return path
 
 
@@ -99,7 +101,7 @@ def test_compressed_video_plays_like_any_camera(tmp_path: Path, name: str, suffi
     """In ROS 1 and ROS 2, each frame with its own stamp and without delay."""
     path = tmp_path / f"drive{suffix}"
     write_video(path, name, [data for _, _, data in numbered(name, 15)])
-    frames = play(path)
+    frames = read_frames(path)
     assert [frame.index for frame in frames] == list(range(15))
     assert lost(frames) == {}
     for index, frame in enumerate(frames):
@@ -126,7 +128,7 @@ def test_ffmpeg_packets_with_reordered_frames_get_the_right_stamps(tmp_path: Pat
         for index, packet in enumerate(encode(*REORDERED))
     ]
     write_bag(path, messages, message_type=FFMPEG_PACKET)
-    frames = play(path)
+    frames = read_frames(path)
     assert [(frame.stamp_ns - START_NS) // PERIOD_NS for frame in frames] == list(range(30))
     assert all(earlier.source_ns <= later.source_ns for earlier, later in pairwise(frames))
     assert lost(frames) == {}
@@ -141,42 +143,48 @@ def replaced(data: bytes) -> Change:
     return lambda messages: [(at, name, data if at == 13 else old) for at, name, old in messages]
 
 
-CHANGES: dict[str, Change] = {
-    "empty": replaced(b""),
-    "a picture": replaced(cv2.imencode(".jpg", np.zeros((96, 160, 3), np.uint8))[1].tobytes()),
-    "zeros": replaced(bytes(1000)),
-    "noise": replaced(np.random.default_rng(2).bytes(1000)),
-    "other format": lambda messages: [(at, "theora" if at == 13 else name, data) for at, name, data in messages],
-    "too large": replaced(bytes(MAX_PACKET_BYTES + 1)),
+GROUP = [13, 14, 15, 16, 17, 18, 19]  # The rest of a group of pictures.
+CHANGES: dict[str, tuple[Change, list[int]]] = {
+    "empty": (replaced(b""), GROUP),
+    "a picture": (replaced(cv2.imencode(".jpg", np.zeros((96, 160, 3), np.uint8))[1].tobytes()), GROUP),
+    "zeros": (replaced(bytes(1000)), GROUP),
+    "noise": (replaced(np.random.default_rng(2).bytes(1000)), GROUP),
+    "other format": (
+        lambda messages: [(at, "theora" if at == 13 else name, data) for at, name, data in messages],
+        GROUP,
+    ),
+    "too large": (replaced(bytes(MAX_PACKET_BYTES + 1)), GROUP),
+    "truncated": (
+        lambda messages: [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, name, data in messages],
+        GROUP,
+    ),
+    "missing": (lambda messages: [each for each in messages if each[0] != 13], GROUP[1:]),
+    "without the first key frame": (lambda messages: messages[5:], [5, 6, 7, 8, 9]),
 }
+# FFmpeg does not check the end of an H.265 frame, and two codecs show no missing one.
+UNNOTICED = {("h265", "truncated"), ("av1", "truncated"), ("vp9", "missing"), ("av1", "missing")}
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", LOW_DELAY)
+@pytest.mark.parametrize(("name", "change"), sorted(set(product(LOW_DELAY, CHANGES)) - UNNOTICED))
 def test_a_message_without_its_frame_costs_those_up_to_the_next_key_frame(
     tmp_path: Path, name: str, change: str
 ) -> None:
     """A decoder would conceal the loss: each frame is named instead."""
-    frames = play(write(tmp_path / "drive", CHANGES[change](numbered(name))))
-    assert len(frames) == 30
-    assert list(lost(frames)) == [13, 14, 15, 16, 17, 18, 19]
+    how, expected = CHANGES[change]
+    messages = how(numbered(name))
+    frames = read_frames(write(tmp_path / "drive", messages))
+    assert len(frames) == len(messages)
+    assert list(lost(frames)) == expected
     assert all(lost(frames).values())
     assert_pictures_are_right(frames)
-    assert len(list(verify(tmp_path / "drive"))) == 7
-
-
-@pytest.mark.parametrize("name", ["h264", "vp9"])
-def test_a_truncated_message_costs_its_frame(tmp_path: Path, name: str) -> None:
-    """FFmpeg's own decoder of VP9 filled the rest; the end of an H.265 frame is not checked."""
-    messages = [(at, name, data[: len(data) // (2 if at == 13 else 1)]) for at, _, data in numbered(name)]
-    assert list(lost(play(write(tmp_path / "drive", messages)))) == [13, 14, 15, 16, 17, 18, 19]
+    assert len(list(verify(tmp_path / "drive"))) == len(expected)
 
 
 def test_a_message_in_the_layout_of_mp4_is_named(tmp_path: Path) -> None:
     """Its units have lengths instead of start codes: it seemed to come before the first key frame."""
     packets = [len(data).to_bytes(4) + data[4:] for _, _, data in numbered("h264")]
     write_video(tmp_path / "drive", "h264", packets)
-    assert "Annex B" in lost(play(tmp_path / "drive"))[1]
+    assert "Annex B" in lost(read_frames(tmp_path / "drive"))[1]
 
 
 def without_last_slice(data: bytes) -> bytes:
@@ -197,8 +205,8 @@ def test_a_lost_slice_costs_its_frame(tmp_path: Path, change: Callable[[bytes], 
     packets = [packet.data for packet in encode("libx264", options, size=(WIDTH, 2 * HEIGHT))]
     write_video(tmp_path / "intact", "h264", packets)
     write_video(tmp_path / "drive", "h264", [change(data) if at == 13 else data for at, data in enumerate(packets)])
-    assert lost(play(tmp_path / "intact")) == {}
-    assert list(lost(play(tmp_path / "drive"))) == [13, 14, 15, 16, 17, 18, 19]
+    assert lost(read_frames(tmp_path / "intact")) == {}
+    assert list(lost(read_frames(tmp_path / "drive"))) == [13, 14, 15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("at", [10, 13])
@@ -206,7 +214,7 @@ def test_a_lost_slice_costs_its_frame(tmp_path: Path, change: Callable[[bytes], 
 def test_a_message_that_was_recorded_twice_changes_nothing(tmp_path: Path, name: str, at: int) -> None:
     """A decoder would draw the frame's changes twice."""
     messages = numbered(name)
-    frames = play(write(tmp_path / "drive", messages[: at + 1] + messages[at:]))
+    frames = read_frames(write(tmp_path / "drive", messages[: at + 1] + messages[at:]))
     assert [frame.index for frame in frames if isinstance(frame, UnreadableFrame)] == [at + 1]
     assert "repeats the message before it" in lost(frames)[at]
     assert len(frames) == 31
@@ -218,41 +226,17 @@ def test_a_message_that_was_sent_twice_with_other_stamps_is_found_by_its_number(
     """A key frame may come twice: it needs no other."""
     packets = [data for _, _, data in numbered(name)]
     write_video(tmp_path / "drive", name, [*packets[:14], *packets[13:]])
-    assert list(lost(play(tmp_path / "drive"))) == [14]
+    assert list(lost(read_frames(tmp_path / "drive"))) == [14]
     write_video(tmp_path / "key", name, [*packets[:11], *packets[10:]])
-    assert set(lost(play(tmp_path / "key"))) <= {11}
+    assert set(lost(read_frames(tmp_path / "key"))) <= {11}
 
 
 def test_a_packet_that_was_sent_twice_is_found_by_its_number(tmp_path: Path) -> None:
     """Of FFMPEGPacket; behind it, a missing packet is found as before."""
     packets = [data for _, _, data in numbered("vp9")]
     order = [at for at in range(30) if at != 23]
-    messages = [
-        (
-            START_NS + number * PERIOD_NS,
-            packet_message(Serialization.CDR, StreamPacket(packets[at], at), START_NS + number * PERIOD_NS, "vp9"),
-        )
-        for number, at in enumerate([*order[:14], *order[13:]])
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    assert list(lost(play(tmp_path / "drive"))) == [14, 24, 25, 26, 27, 28, 29]
-
-
-@pytest.mark.parametrize("name", LOW_DELAY)
-def test_frames_before_the_first_key_frame_are_lost_by_name(tmp_path: Path, name: str) -> None:
-    """A recording can start at any moment of a stream."""
-    frames = play(write(tmp_path / "drive", numbered(name)[5:]))
-    assert list(lost(frames)) == [5, 6, 7, 8, 9]
-    assert all("first key frame" in reason for reason in lost(frames).values())
-    assert_pictures_are_right(frames)
-
-
-@pytest.mark.parametrize("name", ["h264", "h265"])
-def test_a_missing_message_is_found(tmp_path: Path, name: str) -> None:
-    """H.264 numbers its frames, and H.265 names those that a frame needs."""
-    frames = play(write(tmp_path / "drive", [each for each in numbered(name) if each[0] != 13]))
-    assert list(lost(frames)) == [14, 15, 16, 17, 18, 19]
-    assert_pictures_are_right(frames)
+    sent = enumerate(StreamPacket(packets[at], at) for at in [*order[:14], *order[13:]])
+    assert list(lost(read_frames(write_packets(tmp_path / "drive", sent, "vp9")))) == [14, 24, 25, 26, 27, 28, 29]
 
 
 @pytest.mark.parametrize("name", ["vp9", "av1"])
@@ -260,9 +244,9 @@ def test_a_pause_of_a_stream_without_numbers_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """A message may be missing, and nothing in the stream shows it."""
-    play(write(tmp_path / "whole", numbered(name)))
+    read_frames(write(tmp_path / "whole", numbered(name)))
     assert "no message for" not in caplog.text
-    play(write(tmp_path / "gap", [each for each in numbered(name) if each[0] != 13]))
+    read_frames(write(tmp_path / "gap", [each for each in numbered(name) if each[0] != 13]))
     assert "no message for 0.200 s" in caplog.text
     assert f"which {name} does not show" in caplog.text
 
@@ -270,23 +254,15 @@ def test_a_pause_of_a_stream_without_numbers_is_a_warning(
 @pytest.mark.parametrize("name", ["vp9", "av1"])
 def test_a_missing_packet_of_other_codecs_is_found_by_its_number(tmp_path: Path, name: str) -> None:
     """Their streams do not show it, but packets of ffmpeg_image_transport are numbered."""
-    messages = [
-        (
-            START_NS + at * PERIOD_NS,
-            packet_message(Serialization.CDR, StreamPacket(data, at), START_NS + at * PERIOD_NS, name),
-        )
-        for at, _, data in numbered(name)
-        if at != 13
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    assert list(lost(play(tmp_path / "drive"))) == [14, 15, 16, 17, 18, 19]
+    packets = [(at, StreamPacket(data, at)) for at, _, data in numbered(name) if at != 13]
+    assert list(lost(read_frames(write_packets(tmp_path / "drive", packets, name)))) == [14, 15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("name", LOW_DELAY)
 def test_a_part_is_decoded_from_the_key_frame_before_it(tmp_path: Path, name: str) -> None:
     """--start-offset gives the same pictures as the whole bag."""
     path = write(tmp_path / "drive", numbered(name))
-    frames = play(path, start_offset_s=1.3, duration_s=0.5)
+    frames = read_frames(path, start_offset_s=1.3, duration_s=0.5)
     assert [(frame.stamp_ns - START_NS) // PERIOD_NS for frame in frames] == [13, 14, 15, 16, 17]
     assert lost(frames) == {}
     assert [frame.index for frame in frames] == [0, 1, 2, 3, 4]
@@ -299,7 +275,7 @@ def test_a_stream_may_change_its_codec_and_its_size(tmp_path: Path) -> None:
     large = [("h264", packet.data) for packet in encode(*LOW_DELAY["h264"], frames=5, size=(96, 64))]
     other = [("h265", packet.data) for packet in encode(*LOW_DELAY["h265"], frames=5)]
     stream = [*small, *large, *other, *large[2:]]
-    frames = play(write(tmp_path / "drive", [(at, *each) for at, each in enumerate(stream)]))
+    frames = read_frames(write(tmp_path / "drive", [(at, *each) for at, each in enumerate(stream)]))
     shapes = [frame.pixels.shape[:2] for frame in frames if isinstance(frame, Frame)]
     assert shapes == [(96, 160)] * 5 + [(64, 96)] * 5 + [(96, 160)] * 5
     assert list(lost(frames)) == [15, 16, 17]
@@ -316,7 +292,7 @@ def test_two_videos_and_a_camera_keep_their_own_state(tmp_path: Path) -> None:
                 channel = TopicChannel(topic, COMPRESSED_VIDEO, writer.format.wire)
                 writer.write_raw(channel, video_message(writer.format.wire, packet.data, time_ns, name), time_ns, types)
             writer.write_image("/c", picture(index), "rgb8", time_ns, time_ns, "c")
-    frames = play(tmp_path / "drive")
+    frames = read_frames(tmp_path / "drive")
     assert [frame.camera for frame in frames] == ["/a", "/b", "/c"] * 12
     assert_pictures_are_right([frame for frame in frames if frame.camera != "/c"])
 
@@ -333,27 +309,22 @@ def test_mutated_streams_never_crash(tmp_path: Path, name: str) -> None:
             for _ in range(rng.choice((0, 1, 5, 50))):
                 mutable[rng.randrange(len(mutable))] = rng.randrange(256)
             changed.append((at, video_format, bytes(mutable[: rng.choice((len(mutable), len(mutable) // 2))])))
-        assert len(play(write(tmp_path / str(number), changed))) == 12
+        assert len(read_frames(write(tmp_path / str(number), changed))) == 12
 
 
 @pytest.mark.parametrize("unit", [b"\0\0\1\x09", b"\0\0\1\x67\xff", b"\0\0\1\x25\x88\x00"])
 def test_many_units_are_refused_before_the_decoder_takes_memory(tmp_path: Path, unit: bytes) -> None:
     """Eight megabytes of them took eight gigabytes."""
     for name in ("h264", "h265"):
-        frames = play(write(tmp_path / name, [(0, name, unit * 1_000_000)]))
+        frames = read_frames(write(tmp_path / name, [(0, name, unit * 1_000_000)]))
         assert "units" in lost(frames)[0]
 
 
 @pytest.mark.parametrize("pts", [0, 2**64 - 1])
 def test_packet_numbers_may_be_wrong(tmp_path: Path, pts: int) -> None:
     """Some recorders write none, and strangers write anything."""
-    packets = [StreamPacket(data, pts) for _, _, data in numbered("h264", 12)]
-    messages = [
-        (START_NS + at * PERIOD_NS, packet_message(Serialization.CDR, packet, START_NS + at * PERIOD_NS, "h264"))
-        for at, packet in enumerate(packets)
-    ]
-    write_bag(tmp_path / "drive", messages, message_type=FFMPEG_PACKET)
-    frames = play(tmp_path / "drive")
+    packets = [(at, StreamPacket(data, pts)) for at, _, data in numbered("h264", 12)]
+    frames = read_frames(write_packets(tmp_path / "drive", packets, "h264"))
     assert lost(frames) == {}
     assert_pictures_are_right(frames)
 
@@ -362,11 +333,11 @@ def test_copies_keep_video_topics(tmp_path: Path) -> None:
     """Between ROS 1 and ROS 2, and for a part, whose first frames are then lost by name."""
     write(tmp_path / "drive", numbered("h264"))
     rewrite(tmp_path / "drive", tmp_path / "ros1.bag")
-    assert lost(play(tmp_path / "ros1.bag")) == {}
+    assert lost(read_frames(tmp_path / "ros1.bag")) == {}
     rewrite(tmp_path / "ros1.bag", tmp_path / "back")
-    assert lost(play(tmp_path / "back")) == {}
+    assert lost(read_frames(tmp_path / "back")) == {}
     rewrite(tmp_path / "drive", tmp_path / "part", start_s=0.5)
-    assert list(lost(play(tmp_path / "part"))) == [5, 6, 7, 8, 9]
+    assert list(lost(read_frames(tmp_path / "part"))) == [5, 6, 7, 8, 9]
 
 
 def test_evaluation_gets_the_pictures_of_a_video(tmp_path: Path) -> None:
@@ -406,7 +377,7 @@ def test_without_pyav_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtraError, match=r"skylane\[edge\]"):
-        play(tmp_path / "drive")
+        read_frames(tmp_path / "drive")
 
 
 def test_info_shows_codec_size_and_lost_frames(tmp_path: Path) -> None:
@@ -432,10 +403,10 @@ def test_a_video_in_compressed_images_is_decoded(tmp_path: Path, name: str, text
         image = types.types[kind](header, text, np.frombuffer(data, np.uint8))
         messages.append((at_ns, bytes(types.serialize_cdr(image, kind))))
     write_bag(tmp_path / "b", messages, message_type=kind)
-    frames = play(tmp_path / "b")
+    frames = read_frames(tmp_path / "b")
     assert [isinstance(frame, Frame) for frame in frames] == [True] * 6
     assert_pictures_are_right(frames)
     assert list(verify(tmp_path / "b")) == []
-    assert [isinstance(frame, Frame) for frame in play(tmp_path / "b", start_offset_s=3 * PERIOD_NS / 1e9)] == [
+    assert [isinstance(frame, Frame) for frame in read_frames(tmp_path / "b", start_offset_s=3 * PERIOD_NS / 1e9)] == [
         True
     ] * 3

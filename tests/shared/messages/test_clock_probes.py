@@ -43,27 +43,6 @@ def test_echo_round_trips(echo: Echo) -> None:
     assert len(payload) <= MAX_PROBE_BYTES
 
 
-@given(st.binary(max_size=2 * MAX_PROBE_BYTES))
-def test_random_bytes_are_rejected(payload: bytes) -> None:
-    """Anyone may publish anything; the network thread must survive it."""
-    for unpack in (unpack_probe, unpack_echo):
-        with pytest.raises(MessageError):
-            unpack(payload)
-
-
-@given(ECHOES, st.data())
-def test_damaged_echo_is_rejected_or_still_valid(echo: Echo, data: st.DataObject) -> None:
-    """A flipped bit may change a number, but never yields an invalid echo."""
-    payload = bytearray(pack_echo(echo))
-    payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        read = unpack_echo(bytes(payload))
-    except MessageError:
-        return
-    assert type(read) is Echo
-    assert unpack_echo(pack_echo(read)) == read
-
-
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -73,8 +52,6 @@ def test_damaged_echo_is_rejected_or_still_valid(echo: Echo, data: st.DataObject
         ({"sequence": -1}, "'sequence': expected an integer"),
         ({"sequence": True}, "'sequence': expected an integer"),
         ({"sent_ns": MAX_NS + 1}, "'sent_ns': expected an integer"),
-        ({"sent_ns": 1.5}, "'sent_ns': expected an integer"),
-        ({"received_ns": "soon"}, "'received_ns': expected an integer"),
         ({"replied_ns": None}, "'replied_ns': missing"),
         ({"node": 5}, "'node': expected cloud/worker/session, not 5"),
         ({"node": "edge/w/s9"}, "'node': expected cloud/worker/session, not "),

@@ -1,12 +1,11 @@
 import resource
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.clock import Deadline
@@ -139,7 +138,6 @@ def test_status_with_cards_round_trips() -> None:
         ({"shape": [2]}, r"'shape': expected \[height, width\] or \[height, width, 3\], not list of 1"),
         ({"shape": [0, 3, 3]}, r"'shape': \[0\]: expected an integer from 1 to 16384, not 0"),
         ({"shape": [3, MAX_SIDE + 1, 3]}, r"'shape': \[1\]: .*, not 16385"),
-        ({"shape": [True, 3, 3]}, "not True"),
         ({"shape": [2.0, 3, 3]}, "not 2.0"),
         ({"shape": [b"x" * 1000] * 3}, "not bytes of 1000"),
         ({"dtype": "float64"}, "'dtype': layout rgb8 has uint8"),
@@ -149,20 +147,15 @@ def test_status_with_cards_round_trips() -> None:
         ({"want": {"top_k": 0}}, "'want': top_k: expected an integer from 1 to 1024, not 0"),
         ({"want": {"outputs": "all"}}, "'want': outputs: expected a list of up to 256 items, not 'all'"),
         ({"want": {"outputs": ["a", "a/b"]}}, r"'want': outputs\[1\]: expected a name of 1 to 64 of .*, not 'a/b'"),
-        ({"want": {"outputs": [7]}}, r"'want': outputs\[0\]: expected a name .*, not 7"),
         ({"version": "a/b"}, "'version': expected a version of 1 to 64 of .*, not 'a/b'"),
         ({"version": "1\n"}, r"'version': expected a version .*, not '1\\n'"),
         ({"attempt": 0}, "'attempt': expected an integer from 1 to 100, not 0"),
-        ({"attempt": True}, "'attempt': .*, not True"),
-        ({"attempt": 1 << 63}, "'attempt': .*, not 9223372036854775808"),
         ({"budget_ms": -1}, "'budget_ms': expected an integer from 0 to 86400000, not -1"),
-        ({"budget_ms": 1e3}, "'budget_ms': .*, not 1000.0"),
         ({"frame_stamp_ns": -1}, "'frame_stamp_ns'"),
         ({"model": "a/b"}, "'model': expected a name .*, not 'a/b'"),
         ({"data": "text"}, "'data': expected binary data, not 'text'"),
         ({"stamps": [["due", "edge", -1]]}, r"'stamps': \[0\]\[2\]: expected an integer from 0 to .*, not -1"),
         ({"stamps": [["due", "edge"]]}, r"'stamps': \[0\]: expected \[stage, node, at_ns\], not list of 2"),
-        ({"stamps": [["due", "edge", 2.5]]}, r"'stamps': \[0\]\[2\]: .*, not 2.5"),
         ({"stamps": [["due", "edge", 1]] * 33}, "'stamps': expected a list of up to 32 items, not list of 33"),
         ({"stamps": [["due", "x" * 201, 1]]}, r"'stamps': \[0\]\[1\]: expected a text of up to 200 characters"),
         (
@@ -180,7 +173,6 @@ def test_status_with_cards_round_trips() -> None:
             {"geometry": dict.fromkeys(msgspec.structs.asdict(FRAME.geometry), 1) | {"crop_top": 9}},
             "'geometry': geometry's crop_height",
         ),
-        ({"data": "eHg="}, "'data': expected binary data, not 'eHg='"),
         ({"codec": None}, "'codec': expected a text of up to 4096 characters, not None"),
         ({b"x": 1}, r"not a valid message: Expected `str` - at `key` in `\$`"),
     ],
@@ -252,22 +244,6 @@ def test_key_order_does_not_matter() -> None:
         assert unpack_frame(msgpack.packb(each), 0) == large
 
 
-@pytest.mark.parametrize("key", sorted(msgpack.unpackb(pack_frame(FRAME)).keys() - {"budget_ms", "version"}))
-def test_missing_field_is_named(key: str) -> None:
-    """An outdated client learns which field it lacks."""
-    fields = msgpack.unpackb(pack_frame(FRAME))
-    del fields[key]
-    with pytest.raises(MessageError, match=f"'{key}'"):
-        unpack_frame(msgpack.packb(fields))
-
-
-def test_results_of_workers_without_a_load_are_accepted() -> None:
-    """Workers of earlier releases do not report their load."""
-    fields = msgpack.unpackb(pack_result(RESULT))
-    del fields["load"]
-    assert unpack_result(msgpack.packb(fields)) == RESULT
-
-
 def test_invalid_load_of_a_result_is_rejected() -> None:
     """Vehicles compute with these numbers."""
     load = {"queue": 1, "free": 63, "wait_ms": float("nan"), "answer_ms": 30.0, "spacing_ms": 30.0}
@@ -319,41 +295,6 @@ def test_only_raw_tensors_may_lack_labels() -> None:
             unpack_status(pack_status(nameless))
 
 
-@settings(max_examples=400)
-@given(st.data())
-def test_damaged_message_raises_only_message_error(data: st.DataObject) -> None:
-    """Any other exception would end the receiving thread."""
-    whole, unpack = data.draw(
-        st.sampled_from(
-            [
-                (pack_frame(FRAME), lambda payload: unpack_frame(payload, 0)),
-                (pack_result(RESULT), unpack_result),
-                (pack_status(NodeStatus(NodeState.ONLINE, "s", 1, (CARD,))), unpack_status),
-            ]
-        )
-    )
-    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
-    for _ in range(data.draw(st.integers(0, 4))):
-        if damaged:
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    assert "\n" not in _error_of(unpack, bytes(damaged))
-
-
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=300)
-@given(st.sampled_from(sorted(msgpack.unpackb(pack_frame(FRAME)))), VALUES)
-def test_any_field_value_raises_only_message_error(key: str, value: object) -> None:
-    """Covers messages that are valid MessagePack."""
-    fields = msgpack.unpackb(pack_frame(FRAME)) | {key: value}
-    assert len(_error_of(unpack_frame, msgpack.packb(fields))) < 600
-
-
 def _nested_lists(inner: bytes) -> bytes:
     """Returns about 4 MB: lists of lists of `inner`, none longer than the limit."""
     row = b"\xdc\x01\x00" + inner * 256
@@ -397,15 +338,6 @@ def test_payload_that_is_not_a_valid_map_is_rejected(payload: bytes) -> None:
     """Covers false lengths, deep nesting, extension types and other formats."""
     with pytest.raises(MessageError):
         unpack_frame(payload)
-
-
-def _error_of(unpack: Callable[[bytes], object], payload: bytes) -> str:
-    """Returns the text of the MessageError, or an empty string if the message is valid."""
-    try:
-        unpack(payload)
-    except MessageError as error:
-        return str(error)
-    return ""
 
 
 def test_texts_are_stripped_of_control_characters() -> None:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from shared.messages.load import MAX_REPORT_BYTES, LoadReport, WorkerLoad, pack_load, unpack_load
 from shared.messages.msgpack_reader import MAX_ITEMS, MessageError
-from shared.messages.topics import LOADS
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)
 COUNTS = st.integers(0, 1 << 20)
@@ -79,12 +78,6 @@ def test_unknown_keys_are_accepted() -> None:
     """A later version may add some, to the report and to each load."""
     later = _packed(models={"road": {**_fields()["models"]["road"], "memory_mb": 3}}, site="north")
     assert unpack_load(later) == REPORT
-
-
-def test_topic_names_the_worker() -> None:
-    """The broker keeps the last report of each worker."""
-    assert LOADS.of(worker="w1") == "skylane/v1/load/w1"
-    assert LOADS.retained
 
 
 def _fields() -> dict[str, Any]:

@@ -194,46 +194,26 @@ def test_the_confidence_is_a_head_only_on_request(workshop: Any) -> None:
     assert other.with_confidence_head() == other
 
 
-def test_a_changed_file_is_refused(workshop: Any) -> None:
-    """Replies have the hash of the model, which must be that of the file."""
-    folder = workshop.add("m", _graph(workshop))
-    (folder / "model.pb").write_bytes((folder / "model.pb").read_bytes() + b" ")
-    with pytest.raises(SkylaneError, match=r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"):
-        workshop.open("m")
-
-
-def test_a_missing_file_says_how_to_get_it(workshop: Any) -> None:
-    """A clone has manifests of models that must be built."""
-    folder = workshop.add("m", b"")
-    (folder / "model.pb").unlink()
-    with pytest.raises(SkylaneError, match=r"model\.pb is missing: build it with `skylane model build m`"):
-        workshop.open("m")
-
-
-def test_a_link_out_of_the_folder_is_refused(workshop: Any, tmp_path: Path) -> None:
-    """The check uses the target of the link."""
-    folder = workshop.add("m", b"")
-    (folder / "model.pb").unlink()
-    (tmp_path / "elsewhere.pb").write_bytes(b"")
-    (folder / "model.pb").symlink_to(tmp_path / "elsewhere.pb")
-    with pytest.raises(SkylaneError, match="leads outside"):
-        workshop.open("m")
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        pytest.param(os.mkfifo, "it is a FIFO: give a regular file", id="fifo"),
-        pytest.param(lambda path: path.symlink_to(path.name), "cannot be read", id="circle"),
+        (os.mkfifo, "it is a FIFO: give a regular file"),
+        (lambda path: path.symlink_to(path.name), "cannot be read"),
+        (lambda path: path.symlink_to("/etc/hostname"), "leads outside"),
+        (lambda _: None, r"model\.pb is missing: build it with `skylane model build bad`"),
+        (lambda path: path.write_bytes(b"another"), r"has SHA-256 [0-9a-f]{12}…, its manifest [0-9a-f]{12}…"),
     ],
+    ids=["fifo", "circle", "outside", "missing", "changed"],
 )
-def test_a_model_file_that_is_no_file_is_refused(workshop: Any, make: Callable[[Path], None], problem: str) -> None:
-    """A worker that serves its whole repository goes on with the next model."""
+def test_a_model_file_that_is_no_file_or_another_one_is_refused(
+    workshop: Any, make: Callable[[Path], None], problem: str
+) -> None:
+    """Replies have the hash of the model, and a worker that serves its whole repository goes on with the next one."""
     folder = workshop.add("bad", b"")
     (folder / "model.pb").unlink()
     make(folder / "model.pb")
     with pytest.raises(SkylaneError, match=problem):
-        workshop.repository.find("bad").file()
+        workshop.open("bad")
 
 
 def test_a_pipe_inside_of_a_model_folder_is_refused(tmp_path: Path) -> None:

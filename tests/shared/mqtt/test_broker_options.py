@@ -56,14 +56,6 @@ def test_a_certificate_needs_a_broker_with_tls(tmp_path: Path, flag: str) -> Non
     assert f"{flag}: mqtt://here has no TLS: set --broker to mqtts://" in refused.output
 
 
-@pytest.mark.parametrize(
-    "flags", [["--connect-timeout", "0"], ["--tls-ca", "/nowhere/ca.pem"], ["--certs", "/nowhere"]]
-)
-def test_an_invalid_flag_is_a_usage_error(flags: list[str]) -> None:
-    """It is reported before a connection is made."""
-    assert CliRunner().invoke(_command, flags).exit_code == 2
-
-
 def test_an_invalid_address_is_reported() -> None:
     """`open` raises it as a SkylaneError."""
     with pytest.raises(SkylaneError, match="write mqtt://host:1883"):

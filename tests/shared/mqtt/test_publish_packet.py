@@ -1,8 +1,6 @@
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shared.mqtt import packets
 from shared.mqtt.bus import Properties
@@ -51,17 +49,6 @@ def test_a_truncated_packet_is_refused(body: bytes) -> None:
     """The client closes the connection on this error; any other would end the network thread."""
     with pytest.raises(MalformedPublishError):
         packets.read_publish(0x32, memoryview(body), has_properties=True)
-
-
-@pytest.mark.parametrize("has_properties", [False, True])
-@given(command=st.integers(0x30, 0x3F), body=st.binary(max_size=60))
-def test_any_bytes_are_read_or_refused(has_properties: object, command: int, body: bytes) -> None:
-    """The sender may be no broker at all."""
-    try:
-        message = packets.read_publish(command, memoryview(body), has_properties=bool(has_properties))
-    except MalformedPublishError:
-        return
-    assert bytes(body).endswith(bytes(message.payload))
 
 
 def test_payloads_of_any_size_arrive(mosquitto_url: str) -> None:

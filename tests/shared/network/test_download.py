@@ -260,7 +260,7 @@ def test_a_download_that_is_too_slow_ends_with_its_rate(head: bytes, tmp_path: P
         _sending(head, b"x", 0.01) as url,
         pytest.raises(DownloadError, match=r"[0-9]+ bytes of it a second came, fewer than 4096: try again"),
     ):
-        RemoteFile(url, LIMIT, rate_over_s=0.2).fetch(tmp_path / "m.tflite")
+        RemoteFile(url, LIMIT, rate_over_s=0.2, timeout_s=2.0).fetch(tmp_path / "m.tflite")
 
 
 def test_a_download_has_a_total_time_and_goes_on_from_there(server: str, tmp_path: Path) -> None:

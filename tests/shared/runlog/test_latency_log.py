@@ -220,13 +220,6 @@ def test_a_run_in_progress_is_not_repaired(tmp_path: Path) -> None:
     assert repair(tmp_path) == 1
 
 
-def test_a_run_killed_before_its_manifest_can_still_be_repaired(tmp_path: Path) -> None:
-    """The manifest is written after the log has been started."""
-    with LogWriter(tmp_path) as log:
-        log.open(_row(0, Outcome.ABORTED))
-    assert repair(tmp_path) == 1
-
-
 def test_a_folder_without_a_run_cannot_be_repaired(tmp_path: Path) -> None:
     """The error asks for the folder of a run."""
     with pytest.raises(LogError, match="give the folder of a run"):
@@ -310,7 +303,7 @@ def test_unknown_columns_are_ignored(tmp_path: Path) -> None:
     assert outcomes(read_rows(tmp_path)) == {Outcome.ANSWERED: 1}
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "\xff"])
+@pytest.mark.parametrize("text", ["[]", "{", "\xff", "[" * 100_000], ids=range(4))
 def test_a_broken_manifest_is_reported(tmp_path: Path, text: str) -> None:
     """The error is a LogError."""
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))

@@ -1,6 +1,3 @@
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,37 +7,30 @@ from shared.runlog.lost_rows import CAPACITY, LETTERS, LOST_NAME, LostRows, read
 from shared.runlog.repair import repair
 from shared.runlog.run_manifest import read_manifest, write_manifest
 from tests.full_disk import disk_of
+from tests.support.faults.small_disk import small_disk
 
 
 def _row(sequence: int, outcome: Outcome, reason: str = "") -> LatencyRow:
     return LatencyRow("car", "/camera", "s1", sequence, outcome, reason)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mounts a disk of 128 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = shutil.which("mount")
-    command = [str(mount), "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)]
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not permitted")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def test_repair_adds_the_outcomes_of_lost_rows(small_disk: Path) -> None:
+def test_repair_adds_the_outcomes_of_lost_rows(tmp_path: Path) -> None:
     """The frames had ended, so the reason `edge_died` would be wrong; on a full disk the journal lacks them too."""
-    folder = small_disk / "run"
+    with small_disk(tmp_path / "disk", 128 << 10):
+        _lose_and_repair(tmp_path / "disk")
+
+
+def _lose_and_repair(disk: Path) -> None:
+    folder = disk / "run"
     with LogWriter(folder) as log:
         write_manifest(folder, {"state": "running", "vehicle": "car", "session": "s1"})
-        (small_disk / "ballast").write_bytes(bytes(90 << 10))
+        (disk / "ballast").write_bytes(bytes(90 << 10))
         count = 0
         while log.rows_lost < 50:
             log.open(_row(count, Outcome.ABORTED))
             log.close(_row(count, Outcome.EXPIRED if count % 10 == 3 else Outcome.ANSWERED))
             count += 1
-        (small_disk / "ballast").unlink()
+        (disk / "ballast").unlink()
         log.open(_row(count, Outcome.ABORTED))  # In flight when the vehicle dies.
     written = len(list(read_rows(folder)))
     assert repair(folder) == count + 1 - written

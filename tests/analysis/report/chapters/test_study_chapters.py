@@ -1,6 +1,8 @@
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,13 @@ from tests.support.synthetic_study import write_study
 _SCENARIO = {"scenario": "offline"}
 
 
+@cache
+def _frames(plan: SyntheticRunPlan) -> pd.DataFrame:
+    """Returns the log of a run."""
+    with TemporaryDirectory() as folder:
+        return load_run(write_run(Path(folder) / "run", plan)).frames
+
+
 def _study(
     folder: Path,
     cells: Mapping[str, Mapping[str, Any]],
@@ -44,7 +53,8 @@ def _study(
             facts: dict[str, Any] = {"study": "tiny", "cell": name, "repetition": repetition}
             gate = 0.8 if name in reused else 0.0
             plan = SyntheticRunPlan(frames=24, seed=repetition, slower_ms=slower_ms.get(name, 0.0), reused=gate)
-            log = load_run(write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)).frames
+            write_run(folder / "cells" / name / str(repetition) / "vehicle-1", plan)
+            log = _frames(plan).copy()
             is_early = log["sequence"] < warm_up
             log.loc[is_early, "total_ms"] *= 10
             phase = {"vehicle_run": "vehicle-1", "phase": np.where(is_early, "warm_up", "measured")}

@@ -14,7 +14,8 @@ from rich.console import Console
 from analysis.logs.audit import audit
 from analysis.logs.run_log import load_run
 from analysis.offloading import throughput_hz
-from analysis.report.content import Caution, Chapter, Chart, ReportTable
+from analysis.report.chapters.run import unsent
+from analysis.report.content import Caution, Chapter, Chart, ReportContent, ReportTable
 from analysis.report.data.report_input import load_report_input
 from analysis.report.data.unsent_frames import reuse_ages, savings
 from analysis.report.document import report_of
@@ -27,7 +28,7 @@ OLD_RUN = Path(__file__).parents[3] / "data" / "run_schema_3"
 
 def chapter_on(folder: Path) -> Chapter:
     """Returns the chapter about frames that were not sent."""
-    (found,) = (chapter for chapter in report_of(load_report_input([folder])).chapters if chapter.anchor == "unsent")
+    (found,) = unsent.chapters(load_run(folder))
     return found
 
 
@@ -69,9 +70,10 @@ def test_latency_is_reported_by_the_origin_of_the_result(gated: Path) -> None:
     assert report_json(load_report_input([gated]))["origins"][1]["p50_ms"] == pytest.approx(found[1][4])
 
 
-def test_summary_and_key_figures_count_all_results(gated: Path) -> None:
+def test_summary_and_key_figures_count_all_results(gated: Path, gated_report: ReportContent) -> None:
     """A run that sends one frame of ten has not lost the other nine."""
-    made, log = report_of(load_report_input([gated])), load_run(gated)
+    made, log = gated_report, load_run(gated)
+    assert "unsent" in {chapter.anchor for chapter in made.chapters}
     counts = log.frames["outcome"].value_counts()
     assert made.summary.startswith(
         f"{counts['answered']} of 400 frames were answered by a worker, {counts['reused']} got the result of an earlier "
@@ -85,9 +87,9 @@ def test_summary_and_key_figures_count_all_results(gated: Path) -> None:
     assert float(values["frames per second"]) == pytest.approx(rate_hz, abs=1e-3)
 
 
-def test_every_origin_is_a_series_of_its_own(gated: Path) -> None:
+def test_every_origin_is_a_series_of_its_own(gated_report: ReportContent) -> None:
     """Distribution, timeline and throughput distinguish them."""
-    charts = {each.name: each for each in report_of(load_report_input([gated])).charts()}
+    charts = {each.name: each for each in gated_report.charts()}
     names = {name: [trace.get("name", "") for trace in charts[name].traces] for name in charts}
     assert names["cumulative"] == ["all results", "worker", "reused", "local"]
     assert names["throughput"] == [
@@ -97,10 +99,9 @@ def test_every_origin_is_a_series_of_its_own(gated: Path) -> None:
     assert [name.split()[0] for name in names["outcomes"][:3]] == ["answered", "reused", "answered_locally"]
 
 
-def test_stages_are_those_of_frames_answered_by_a_worker(gated: Path) -> None:
+def test_stages_are_those_of_frames_answered_by_a_worker(gated_report: ReportContent) -> None:
     """They include the optional stages, and sum to the total."""
-    made = report_of(load_report_input([gated]))
-    (table,) = (table for table in made.tables() if table.name == "stages")
+    (table,) = (table for table in gated_report.tables() if table.name == "stages")
     names = [row[0] for row in table.rows]
     assert names.index("gated") + 1 == names.index("inferred_locally") == names.index("encoded") - 1
     assert sum(float(str(row[5])) for row in table.rows[:-1]) == pytest.approx(100)
@@ -211,11 +212,9 @@ def test_an_invalid_section_of_the_manifest_is_read_as_missing(gated: Path, tmp_
     assert "shapes" not in chart(folder, "gate_distances").layout
 
 
-def test_a_run_that_sends_every_frame_has_no_such_chapter(run: Path) -> None:
-    """Neither do its captions mention frames that were not sent."""
-    made = report_of(load_report_input([run]))
-    assert "unsent" not in [chapter.anchor for chapter in made.chapters]
-    assert "not sent" not in render(made).partition("<script")[0]
+def test_the_page_of_a_run_that_sends_every_frame_does_not_mention_others(report: ReportContent) -> None:
+    """Its captions and key figures are those of a run without a gate."""
+    assert "not sent" not in render(report).partition("<script")[0]
 
 
 def test_a_run_whose_gate_reused_nothing_has_the_chapter(tmp_path: Path) -> None:
@@ -236,11 +235,10 @@ def test_a_run_of_an_earlier_version_is_reported() -> None:
     assert render(made)
 
 
-def test_the_terminal_shows_the_latency_by_origin(gated: Path) -> None:
+def test_the_terminal_shows_the_latency_by_origin(gated: Path, gated_report: ReportContent) -> None:
     """The tables are those that the vehicle prints at the end of the run."""
-    source = load_report_input([gated])
     out = StringIO()
-    for table in terminal_tables(source, report_of(source)):
+    for table in terminal_tables(load_report_input([gated]), gated_report):
         Console(file=out, width=120).print(table)
     shown = out.getvalue()
     assert "Total time of frames that were not sent" in shown

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from analysis.logs.run_log import load_run
+from analysis.report.chapters.run import workers
 from analysis.report.content import Chapter, Chart, ReportTable
+from analysis.report.data.answered_frames import answered_frames, first_due_ns
 from analysis.report.data.report_input import load_report_input
 from analysis.report.document import report_of
 from analysis.report.results import report_json
@@ -23,14 +25,17 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("runs") / "shared", SyntheticRunPlan(frames=400, workers=WORKERS))
 
 
-def chapters_on(folder: Path) -> list[Chapter]:
-    """Returns the chapters about workers."""
-    return [chapter for chapter in report_of(load_report_input([folder])).chapters if chapter.anchor == "workers"]
+def chapter_on(folder: Path) -> Chapter:
+    """Returns the chapter about workers."""
+    frames = load_run(folder).frames
+    (chapter,) = workers.chapters(frames, answered_frames(frames), first_due_ns(frames))
+    return chapter
 
 
 def test_each_worker_has_its_frames_and_latency(shared_run: Path) -> None:
     """A slow worker among fast ones is the usual reason for a long tail."""
-    (chapter,) = chapters_on(shared_run)
+    source = load_report_input([shared_run])
+    (chapter,) = (chapter for chapter in report_of(source).chapters if chapter.anchor == "workers")
     table = chapter.parts[0]
     assert isinstance(table, ReportTable)
     log = load_run(shared_run).frames
@@ -44,13 +49,13 @@ def test_each_worker_has_its_frames_and_latency(shared_run: Path) -> None:
     assert table.rows[-1][3] > 2 * table.rows[0][3]  # type: ignore[operator]  # Both are times.
     sent = log["dispatch"].value_counts()
     assert f"{sent['load']} (89 %) to a worker that it chose by load and {sent['group']} (11 %) to" in table.caption
-    listed = report_json(load_report_input([shared_run]))["workers"]
+    listed = report_json(source)["workers"]
     assert [each["dispatched"]["load"] for each in listed] == [row[6] for row in table.rows]
 
 
 def test_the_frames_of_each_worker_are_drawn_over_time(shared_run: Path) -> None:
     """Every answered frame is in one bar, so the height of the bars is the throughput."""
-    chart = chapters_on(shared_run)[0].parts[1]
+    chart = chapter_on(shared_run).parts[1]
     assert isinstance(chart, Chart)
     answered = load_run(shared_run).frames["outcome"] == "answered"
     assert [trace["name"].split()[0] for trace in chart.traces] == [f"worker-{n + 1}" for n in range(WORKERS)]
@@ -59,7 +64,7 @@ def test_the_frames_of_each_worker_are_drawn_over_time(shared_run: Path) -> None
 
 def test_many_workers_have_as_many_bars_as_there_are_colours(tmp_path: Path) -> None:
     """Two workers of one colour could not be distinguished."""
-    chart = chapters_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=400, workers=11)))[0].parts[1]
+    chart = chapter_on(write_run(tmp_path / "run", SyntheticRunPlan(frames=400, workers=11))).parts[1]
     assert isinstance(chart, Chart)
     names = [trace["name"].rsplit(" ", 1)[0] for trace in chart.traces]
     assert len(names) == len(SERIES)
@@ -73,12 +78,7 @@ def test_a_log_without_the_column_has_no_ways_of_dispatch(shared_run: Path, tmp_
     shutil.copytree(shared_run, folder)
     log = pd.read_csv(folder / "latency.csv", dtype=str, keep_default_na=False).drop(columns="dispatch")
     log.to_csv(folder / "latency.csv", index=False)
-    table = chapters_on(folder)[0].parts[0]
+    table = chapter_on(folder).parts[0]
     assert isinstance(table, ReportTable)
     assert table.headings[-1] == "total p99 ms"
     assert "broker" not in table.caption
-
-
-def test_a_run_with_one_worker_has_no_such_chapter(run: Path) -> None:
-    """All its frames are in the other chapters."""
-    assert chapters_on(run) == []
