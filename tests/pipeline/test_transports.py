@@ -15,9 +15,9 @@ from rich.console import Console
 
 from edge.config import EdgeConfig
 from edge.run import run
-from ops.processes.child import free_ports
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from shared.inference.model import Model
+from shared.network.endpoint import free_ports
 from shared.runlog.latency_log import Outcome, read_rows
 from shared.runlog.run_manifest import read_manifest
 from tests.pipeline.rig import (
