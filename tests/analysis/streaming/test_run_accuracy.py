@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,7 +256,7 @@ def test_labels_of_another_size_are_refused(warped: dict[int, int], tmp_path: Pa
         ({"names": ("sky", "asphalt", "vehicle", "road")}, "none of the labelled pixels has a class to compare"),
     ],
 )
-def test_labels_of_unknown_classes_only_are_refused(truth: dict[str, object], expected: str, tmp_path: Path) -> None:
+def test_labels_of_unknown_classes_only_are_refused(truth: dict[str, Any], expected: str, tmp_path: Path) -> None:
     """A score over no pixel would be no score."""
     with pytest.raises(SkylaneError, match=expected):
         _accuracy(tmp_path, **truth)

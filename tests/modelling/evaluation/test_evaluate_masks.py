@@ -115,14 +115,13 @@ def _half() -> npt.NDArray[np.uint8]:
 
 
 def test_the_metrics_of_a_small_example_are_exact(tmp_path: Path) -> None:
-    """In the truth, 16 of the light pixels are dark, 8 dark ones none, and 6 of each of a class that the model lacks."""
+    """In the truth, 16 of the light pixels are dark and 8 dark ones none; another frame is of a class that the model lacks."""
     truth = (_half() > 0).astype(np.uint8)
     truth[:, -2:], truth[:, 0] = 0, 2
-    dog = np.full((1, _WIDTH), 40, np.uint8)  # A data set may have more classes than the model.
-    image, labels = np.vstack([_half(), _half()[:1]]), np.vstack([truth, dog])
-    result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(image, labels)]))
+    dog = np.full((_HEIGHT, _WIDTH), 40, np.uint8)
+    result = evaluate_segmentation(_model(), _bag(tmp_path / "bag", [(_half(), truth), (_half(), dog)]))
     np.testing.assert_array_equal(result.confusion.counts, [[40, 16, 0], [0, 32, 0], [8, 0, 0]])
-    assert (result.confusion.pixel_accuracy, result.truth.foreign) == (72 / 96, _WIDTH)
+    assert (result.confusion.pixel_accuracy, result.truth.foreign) == (72 / 96, 96)
     iou_dark, iou_light = 40 / (40 + 16 + 8), 32 / (32 + 16)
     assert result.mean_iou == pytest.approx((iou_dark + iou_light) / 2)
     assert result.confusion.intersection_over_union().tolist() == pytest.approx([iou_dark, iou_light, 0.0])
