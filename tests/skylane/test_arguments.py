@@ -11,7 +11,21 @@ import skylane
 from skylane.arguments import list_argument
 from tests.pipeline.rig import pictures
 
-ODD = [None, 5, b"drive", "", "a\0b", object(), [None], [5], {"a": 1}, "x" * 300, np.zeros(3), True, Path("nope")]
+ODD: list[Any] = [
+    None,
+    5,
+    b"drive",
+    "",
+    "a\0b",
+    object(),
+    [None],
+    [5],
+    {"a": 1},
+    "x" * 300,
+    np.zeros(3),
+    True,
+    Path("nope"),
+]
 
 
 @pytest.fixture
