@@ -53,9 +53,10 @@ def test_a_wrong_argument_is_a_skylane_error(calls: dict[str, Callable[[Any], ob
 
 def test_what_is_no_image_is_a_skylane_error(models: Path) -> None:
     """`cv2.imread` gives None for a file that it cannot read."""
+    values: list[Any] = [*ODD, [[1, 2], [3]]]
     arrays = [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), None]
     with skylane.Model("tiny", models=models) as opened:
-        for value in [*ODD, [[1, 2], [3]]]:
+        for value in values:
             with pytest.raises(skylane.SkylaneError):
                 opened.predict(value)
             with pytest.raises(skylane.SkylaneError, match="give frame or model"):

@@ -278,7 +278,7 @@ def test_a_wrong_clock(tmp_path: Path, certs: Path, shift: str) -> None:
     """No battery: certificates that are valid seem not to be so yet, or to have expired; new ones would mend nothing."""
     if FAKETIME is None:
         pytest.skip("faketime is missing")
-    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    clock: dict[str, Any] = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     with secured(tmp_path, certs) as broker:
         options = ("--broker", broker.url, "--certs", certs, "--vehicle", "car-1", "--connect-timeout", 60)
         ended = doctor_process(*options, **clock)
