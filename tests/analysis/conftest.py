@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from analysis.logs.audit import audit
 from edge.config import Arrivals, EdgeConfig
 from edge.run import run
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
@@ -18,6 +19,11 @@ from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
 _FRAMES = 40
 _HEIGHT, _WIDTH = 16, 24
+
+
+def problems_of(folder: Path) -> list[str]:
+    """Returns the problems that an audit finds, as text without the folder."""
+    return [str(problem).removeprefix(f"{folder}/") for problem in audit(folder)]
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,12 +91,21 @@ def test_a_model_with_another_name_and_any_batch_size_gives_the_same_labels(
         np.testing.assert_array_equal(built.predict(batch), expected)
 
 
-def test_a_tensorflow_lite_file_gives_the_masks_and_scores_of_the_network(labels: Labels, tmp_path: Path) -> None:
+_TINY = replace(recipe("road-tiny"), height=72, width=104)
+
+
+@pytest.fixture(scope="module")
+def tiny(labels: Labels, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The network of road-tiny, and a repository with its TensorFlow Lite file."""
+    network, root = _TINY.network(folded=True), tmp_path_factory.mktemp("tiny")
+    build(_TINY, root, labels, weights_of(network))
+    return network, root
+
+
+def test_a_tensorflow_lite_file_gives_the_masks_and_scores_of_the_network(tiny: tuple[Any, Path]) -> None:
     """A vehicle reads both: the mask is the result, and the scores show where the model is sure."""
-    tiny = replace(recipe("road-tiny"), height=72, width=104, trained=False)
-    network = tiny.network(folded=True)
-    build(tiny, tmp_path, labels, weights_of(network))
-    stored = Repository(tmp_path).find("road-tiny")
+    network, root = tiny
+    stored = Repository(root).find("road-tiny")
     assert stored.manifest.precision == "fp16"
     assert stored.manifest.confidence is not None
     assert stored.manifest.confidence.tensor == "scores"
@@ -113,18 +123,16 @@ def test_a_tensorflow_lite_file_gives_the_masks_and_scores_of_the_network(labels
     np.testing.assert_allclose(confidence, half[:, 1::4, 1::4], atol=0.01 * np.abs(half).max())
 
 
-def test_a_model_shipped_as_tensorflow_lite_is_copied(labels: Labels, tmp_path: Path) -> None:
+def test_a_model_shipped_as_tensorflow_lite_is_copied(tiny: tuple[Any, Path], labels: Labels, tmp_path: Path) -> None:
     """Its file has no weights by name, so no other format can be made from it."""
-    tiny = replace(recipe("road-tiny"), height=64, width=96)
-    shipped, copy = tmp_path / "shipped", tmp_path / "copy"
-    build(replace(tiny, trained=False), shipped, labels)
-    (folder,) = build(tiny, copy, labels, source=shipped)
+    (_, shipped), copy = tiny, tmp_path / "copy"
+    (folder,) = build(_TINY, copy, labels, source=shipped)
     assert (folder / "model.tflite").read_bytes() == (shipped / "road-tiny/model.tflite").read_bytes()
     assert Repository(copy).find("road-tiny").manifest.trained
     with pytest.raises(BuildError, match="tflite only"):
-        build(tiny, copy, labels, formats=[Format.FROZEN_GRAPH], source=shipped)
+        build(_TINY, copy, labels, formats=[Format.FROZEN_GRAPH], source=shipped)
     with pytest.raises(BuildError, match="--weights-from"):
-        build(tiny, tmp_path / "empty", labels)
+        build(_TINY, tmp_path / "empty", labels)
     assert not (tmp_path / "empty").exists()
 
 

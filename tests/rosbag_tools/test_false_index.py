@@ -158,7 +158,8 @@ def test_an_empty_bag_is_intact_and_has_nothing_to_extract(tmp_path: Path, bag_f
     with BagWriter(path, bag_format):
         pass
     assert list(verify(path)) == []
-    assert inspect(path).messages == 0
+    report = inspect(path)
+    assert (report.messages, report.duration_s, report.topics) == (0, 0, ())
     result = CliRunner().invoke(bag, ["extract", str(path), str(tmp_path / "out")])
     assert isinstance(result.exception, SkylaneError)
 

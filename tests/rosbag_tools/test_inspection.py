@@ -12,10 +12,14 @@ from shared.files import file_sha256
 from tests.rosbag_tools.conftest import PATHS, WriteDrive
 
 
-@pytest.mark.parametrize("bag_format", list(BagFormat))
-def test_the_report_describes_the_written_messages(tmp_path: Path, write_drive: WriteDrive, bag_format: str) -> None:
+@pytest.mark.parametrize(
+    ("bag_format", "compression"), [*((each, "none") for each in BagFormat), (BagFormat.MCAP, "zstd-message")]
+)
+def test_the_report_describes_the_written_messages(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str
+) -> None:
     """It has the topics, types, counts, encodings, resolutions, rates and gaps."""
-    drive = write_drive(tmp_path / PATHS[bag_format], bag_format)
+    drive = write_drive(tmp_path / PATHS[bag_format], bag_format, compression)
     report = inspect(drive.path)
     info, image = report.topics
     assert (report.format, report.messages, report.notes) == (bag_format, 10, ())

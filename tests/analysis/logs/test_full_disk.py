@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.audit import audit
 from shared.runlog.latency_log import CSV_NAME, JOURNAL_NAME, append_whole
 from shared.runlog.presented_log import PRESENTED_NAME
+from tests.analysis.conftest import problems_of
 from tests.analysis.logs.test_presented_checks import ticks_of, write_ticks
 from tests.full_disk import disk_of
 from tests.support import run_damage
@@ -35,17 +35,13 @@ def _rewrite(folder: Path, name: str) -> int:
     return lost
 
 
-def _problems(folder: Path) -> list[str]:
-    return [str(problem).removeprefix(f"{folder}/") for problem in audit(folder)]
-
-
 @pytest.fixture(params=[{"workers": 2, "unanswered": 0.2}, {"reused": 0.5, "local": 0.3}])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a consistent run of 60 frames, with a presenter, that lost rows of all its logs."""
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, **request.param))
     ticks = ticks_of(folder)
     write_ticks(folder, ticks)
-    assert _problems(folder) == []
+    assert problems_of(folder) == []
     _rewrite(folder, JOURNAL_NAME)
     lost = {name: _rewrite(folder, name) for name in (CSV_NAME, PRESENTED_NAME)}
     assert set(lost.values()) == {len(_FULL)}
@@ -56,7 +52,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_what_a_full_disk_lost_is_one_sentence(run: Path) -> None:
     """Gaps, counts, journal and ticks differ for the same reason; 43 problems hid it."""
-    (problem,) = _problems(run)
+    (problem,) = problems_of(run)
     assert problem == (
         "manifest.json: the disk was full: 25 of 60 rows were not written to latency.csv and 25 to presented.csv, as the "
         "run counted; the other rows are complete"
@@ -66,7 +62,7 @@ def test_what_a_full_disk_lost_is_one_sentence(run: Path) -> None:
 def test_rows_that_are_missing_beyond_the_counted_ones_are_listed(run: Path) -> None:
     """A file that was cut later is not the work of a full disk."""
     run_damage.write(run, run_damage.lines(run)[:-3])
-    problems = _problems(run)
+    problems = problems_of(run)
     assert any("the run is 'incomplete': 25 rows were not written" in text for text in problems)
     assert any("have no rows" in text for text in problems)
 
@@ -75,14 +71,14 @@ def test_other_faults_of_the_remaining_rows_are_found(run: Path) -> None:
     """The full disk explains missing rows, not wrong ones."""
     line = run_damage.line_of(run, "answered")
     run_damage.change(run, line, inferred_ms="1.000000")
-    assert any("inferred_ms" in text for text in _problems(run))
+    assert any("inferred_ms" in text for text in problems_of(run))
 
 
 def test_an_outcome_that_has_more_rows_than_counted_is_reported(run: Path) -> None:
     """Lost rows lower the counts of the log; they never raise them."""
     counts = run_damage.manifest(run)["outcomes"]
     run_damage.change_manifest(run, outcomes=counts | {"answered": 1})
-    assert any("outcomes.answered is 1, but" in text for text in _problems(run))
+    assert any("outcomes.answered is 1, but" in text for text in problems_of(run))
 
 
 def test_ticks_alone_may_be_lost(run: Path) -> None:
@@ -91,6 +87,6 @@ def test_ticks_alone_may_be_lost(run: Path) -> None:
     write_ticks(whole, ticks_of(whole))
     lost = _rewrite(whole, PRESENTED_NAME)
     run_damage.change_manifest(whole, presenting=run_damage.manifest(whole)["presenting"] | {"rows_lost": lost})
-    assert _problems(whole) == [
+    assert problems_of(whole) == [
         "manifest.json: the disk was full: 25 rows of presented.csv were not written, as the run counted"
     ]

@@ -12,6 +12,7 @@ from analysis.logs.audit import audit, run_checks
 from shared.runlog.latency_log import CSV_NAME
 from shared.runlog.presented_log import PRESENTED_NAME, OutputOrigin, PresentedLog, PresentedRow, read_presented
 from shared.runlog.repair import repair
+from tests.analysis.conftest import problems_of
 from tests.support import run_damage
 from tests.support.synthetic_run import SyntheticRunPlan, write_run
 
@@ -66,10 +67,6 @@ def run(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run", SyntheticRunPlan(frames=60, workers=2, unanswered=0.2))
     write_ticks(folder, ticks_of(folder))
     return folder
-
-
-def _problems(folder: Path) -> list[str]:
-    return [str(problem).removeprefix(f"{folder}/") for problem in audit(folder)]
 
 
 def _change(folder: Path, what: OutputOrigin, **changes: Any) -> int:
@@ -129,7 +126,7 @@ def test_a_tick_that_does_not_fit_is_named(run: Path, what: str) -> None:
     """The problem names file, row and column."""
     origin, changes, expected = CHANGES[what]
     line = _change(run, origin, **changes)
-    assert any(text.startswith(f"{PRESENTED_NAME}, row {line}, column {expected}") for text in _problems(run))
+    assert any(text.startswith(f"{PRESENTED_NAME}, row {line}, column {expected}") for text in problems_of(run))
 
 
 def test_a_source_must_have_a_result_and_be_earlier(run: Path) -> None:
@@ -138,22 +135,24 @@ def test_a_source_must_have_a_result_and_be_earlier(run: Path) -> None:
     unanswered = min(sequence for sequence, outcome in outcomes.items() if outcome != "answered")
     for source, expected in ((unanswered, "frame without a result"), (59, "later frame")):
         line = _change(run, OutputOrigin.WARPED, source_sequence=source)
-        assert f"{PRESENTED_NAME}, row {line}, column source_sequence: is the number of a {expected}" in _problems(run)
+        assert f"{PRESENTED_NAME}, row {line}, column source_sequence: is the number of a {expected}" in problems_of(
+            run
+        )
 
 
 def test_every_frame_has_one_tick(run: Path) -> None:
     """A tick that is missing, double or of no frame is found."""
     ticks = list(read_presented(run))
     write_ticks(run, [*ticks[1:], ticks[-1], replace(ticks[-1], tick=10**6)])
-    assert f"{PRESENTED_NAME}: frame 0 has no tick" in _problems(run)
-    assert f"{PRESENTED_NAME}, row 61, column tick: is that of an earlier row of {PRESENTED_NAME}" in _problems(run)
-    assert f"{PRESENTED_NAME}, row 62, column tick: is no frame of {CSV_NAME}" in _problems(run)
+    assert f"{PRESENTED_NAME}: frame 0 has no tick" in problems_of(run)
+    assert f"{PRESENTED_NAME}, row 61, column tick: is that of an earlier row of {PRESENTED_NAME}" in problems_of(run)
+    assert f"{PRESENTED_NAME}, row 62, column tick: is no frame of {CSV_NAME}" in problems_of(run)
 
 
 def test_a_missing_log_is_found(run: Path) -> None:
     """The manifest says that the run had a presenter."""
     (run / PRESENTED_NAME).unlink()
-    assert any(PRESENTED_NAME in text and "cannot be read" in text for text in _problems(run))
+    assert any(PRESENTED_NAME in text and "cannot be read" in text for text in problems_of(run))
 
 
 def test_lost_rows_and_wrong_counts_are_found(run: Path) -> None:
@@ -161,7 +160,7 @@ def test_lost_rows_and_wrong_counts_are_found(run: Path) -> None:
     presenting = json.loads((run / "manifest.json").read_text())["presenting"]
     ticks = {**presenting["ticks"], "warped": 0}
     run_damage.change_manifest(run, presenting={**presenting, "ticks": ticks, "rows_lost": 3})
-    problems = _problems(run)
+    problems = problems_of(run)
     assert any("presenting.rows_lost is 3" in text for text in problems)
     assert any("presenting.ticks.warped is 0, but presented.csv has " in text for text in problems)
 
@@ -170,7 +169,7 @@ def test_lost_rows_and_wrong_counts_are_found(run: Path) -> None:
 def test_another_file_is_a_problem_and_no_failure(run: Path, data: bytes) -> None:
     """The checks of the latency log still run."""
     (run / PRESENTED_NAME).write_bytes(data)
-    assert _problems(run)
+    assert problems_of(run)
     assert len(run_checks(run)) > 20
 
 
@@ -183,4 +182,4 @@ def test_a_repaired_run_is_consistent(run: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     run_damage.change_manifest(run, state="running", presenting=manifest["presenting"])
     assert repair(run) > 0
-    assert _problems(run) == []
+    assert problems_of(run) == []

@@ -6,19 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.logs.audit import audit
 from shared.runlog.latency_log import CSV_NAME, Outcome
+from tests.analysis.conftest import problems_of
 from tests.support import run_damage
 from tests.support.run_damage import EARLIER_RUNS, change, change_manifest, later, longer
 
 ANSWERED, DROPPED, REUSED, LOCAL = (
     Outcome.ANSWERED.value, Outcome.DROPPED.value, Outcome.REUSED.value, Outcome.ANSWERED_LOCALLY.value,
 )  # fmt: skip
-
-
-def problems_of(folder: Path) -> list[str]:
-    """Returns all problems of a run without its folder."""
-    return [str(problem).removeprefix(f"{folder}/") for problem in audit(folder)]
 
 
 def test_a_run_with_gate_and_local_model_passes_every_check(gated_run: Path) -> None:

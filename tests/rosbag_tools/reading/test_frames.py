@@ -43,11 +43,12 @@ def test_pixels_are_unchanged_in_every_format_and_compression(
 
 
 @pytest.mark.parametrize("bag_format", ["sqlite3", "mcap"])
-def test_a_bag_of_compressed_messages_without_metadata_is_read(
-    tmp_path: Path, write_drive: WriteDrive, bag_format: str
+@pytest.mark.parametrize("compression", ["zstd-message", "zstd-file"])
+def test_a_compressed_bag_without_metadata_is_read(
+    tmp_path: Path, write_drive: WriteDrive, bag_format: str, compression: str
 ) -> None:
     """Users copy data files without metadata.yaml, so the compression must be found in the data."""
-    drive = write_drive(tmp_path / "drive", bag_format, "zstd-message")
+    drive = write_drive(tmp_path / "drive", bag_format, compression)
     (drive.path / "metadata.yaml").unlink()
     assert len(read_frames(drive.path)) == 5
     assert len(read_frames(drive.data_file)) == 5

@@ -5,7 +5,7 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -61,39 +61,39 @@ def test_a_valid_certificate_is_accepted(secured: Broker, authority: Certificate
         assert bus.is_connected
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        (None, r"requires a certificate: .*--certs, or --tls-cert and --tls-key"),
-        ("server", r"server\.crt: it is not a client certificate"),
-    ],
-    ids=["no certificate", "the broker's own certificate"],
-)
-def test_a_missing_or_foreign_certificate_is_reported(
-    secured: Broker, authority: CertificateAuthority, name: str | None, problem: str
+def _of_another_deployment(_: CertificateAuthority, folder: Path) -> tuple[Path, str]:
+    other = CertificateAuthority(folder)
+    other.node(Role.VEHICLE, "car-1", 1)
+    return other.folder, "car-1"
+
+
+def _expired(authority: CertificateAuthority, folder: Path) -> tuple[Path, str]:
+    shutil.copytree(authority.folder, folder)
+    CertificateAuthority(folder, now=datetime.now(UTC) - timedelta(days=10)).node(Role.VEHICLE, "old", 5)
+    return folder, "old"
+
+
+_REFUSED: dict[str, tuple[Callable[[CertificateAuthority, Path], tuple[Path, str | None]], str]] = {
+    "no certificate": (
+        lambda authority, _: (authority.folder, None), r"requires a certificate: .*--certs, or --tls-cert and --tls-key"
+    ),
+    "the broker's own": (lambda authority, _: (authority.folder, "server"), r"server\.crt: it is not a client certificate"),
+    "of another authority": (
+        _of_another_deployment, r"car-1\.crt: it is not signed by an authority the broker knows"
+    ),
+    "expired": (_expired, r"old\.crt: it has expired: renew it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _REFUSED)
+def test_a_certificate_that_the_broker_refuses_is_reported(
+    secured: Broker, authority: CertificateAuthority, tmp_path: Path, kind: str
 ) -> None:
     """With TLS 1.3 the broker closes the connection only after the client's handshake has succeeded."""
+    make, problem = _REFUSED[kind]
+    folder, name = make(authority, tmp_path / "made")
     with pytest.raises(SkylaneError, match=problem):
-        _bus(secured.url, authority.folder, name)
-
-
-def test_a_certificate_of_another_authority_is_reported(
-    secured: Broker, authority: CertificateAuthority, tmp_path: Path
-) -> None:
-    """The node uses the folder of another deployment."""
-    other = CertificateAuthority(tmp_path / "other")
-    other.node(Role.VEHICLE, "car-1", 1)
-    with pytest.raises(SkylaneError, match=r"car-1\.crt: it is not signed by an authority the broker knows"):
-        _bus(secured.url, other.folder, "car-1", authority=authority.certificate_file)
-
-
-def test_an_expired_certificate_is_reported(secured: Broker, authority: CertificateAuthority, tmp_path: Path) -> None:
-    """Certificates are short-lived, so this is the most common failure."""
-    old = tmp_path / "old"
-    shutil.copytree(authority.folder, old)
-    CertificateAuthority(old, now=datetime.now(UTC) - timedelta(days=10)).node(Role.VEHICLE, "old", 5)
-    with pytest.raises(SkylaneError, match=r"old\.crt: it has expired: renew it"):
-        _bus(secured.url, old, "old")
+        _bus(secured.url, folder, name, authority=authority.certificate_file)
 
 
 def test_a_revoked_certificate_is_reported(authority: CertificateAuthority, tmp_path: Path) -> None:
