@@ -91,7 +91,6 @@ def tuning(models: Path, tmp_path: Path) -> Callable[..., Path]:
         ({"reference": {"name": "tiny", "sha256": "01" * 32}}, "another file of tiny (010101010101…)"),
         ({"reference": {"name": "tiny", "sha256": "1234"}}, "reference.sha256"),
         ({"reference": None}, "reference"),
-        ({"gate": {"pixels": 2.0, "reuse_frames": 10, "reuse_ms": 1000.0}}, "has no threshold of mse: give one"),
         ({"gate": {"mse": float("nan"), "reuse_frames": 10, "reuse_ms": 1000.0}}, "gate.mse"),
         ({"gate": {"mse": 30.0, "reuse_frames": 10, "reuse_ms": float("inf")}}, "gate.reuse_ms"),
         ({"gate": [[[[[[[[]]]]]]]]}, "gate"),
