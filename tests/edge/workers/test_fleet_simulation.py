@@ -63,7 +63,7 @@ def test_equal_workers_reach_the_throughput_of_a_group() -> None:
 def test_fifty_vehicles_do_not_stampede(service_ms: tuple[float, ...]) -> None:
     """All of them know the same reports, and must not all send their next frames to the same worker."""
     fleet = FleetSimulation(service_ms, vehicles=50)
-    fleet.play_poisson(0.9 * capacity_hz(service_ms), seconds=30)
+    fleet.play_poisson(0.9 * capacity_hz(service_ms), seconds=20)
     since_ns: dict[int, int] = {}
     longest_ns = 0
     for at_ns, lengths in fleet.queues:
@@ -106,7 +106,7 @@ def test_a_worker_that_claims_to_be_idle_attracts_few_frames(lie: Lie, vehicles:
     honest.join(SimulatedWorker("slow", 500.0))
     misled.join(SimulatedWorker("slow", 500.0, claims=lie))
     for fleet in (honest, misled):
-        fleet.play_poisson(rate_hz, seconds=60)
+        fleet.play_poisson(rate_hz, seconds=30)
     median, honest_median = (percentile(fleet.latencies_ms, 50) for fleet in (misled, honest))
     assert misled.shares["slow"] <= 0.15 * misled.shares.total()
     assert median <= 1.5 * honest_median

@@ -126,6 +126,7 @@ def test_the_error_names_the_models_that_are_served() -> None:
     directory.announced(_message("w", _status(NodeState.ONLINE, CARD)))
     with pytest.raises(NoWorkerError, match=r"^no worker serves version '9' of model 'tiny': ask for 1"):
         directory.wait_for_card(0.0)
+    assert directory.announced_card(CARD.version, CARD.sha256) is None  # Other versions' results are refused.
 
 
 def test_changes_of_workers_are_logged(log_lines: Callable[[], list[dict[str, Any]]]) -> None:
