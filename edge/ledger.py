@@ -1,6 +1,6 @@
 """The ledger: accounts for every frame from its due time until its row in the latency log, and notifies listeners.
 
-A frame is due, then perhaps in flight (sent, and not answered yet), then ended: its row is written and the listeners are called.
+A frame is due, in flight once it is sent, then ended: its row is written and the listeners are called.
 """
 
 import threading

@@ -19,10 +19,10 @@ _JOIN_TIMEOUT_S = 120.0  # Per image.
 
 @dataclass(frozen=True, slots=True)
 class UploadOutcome:
-    """Result or failure of an image."""
+    """The result or the failure of an image."""
 
     image: Path
-    worker: str  # Address of the last worker that had it; empty: none had it.
+    worker: str  # Address of the last worker that got the image; empty: no worker got it.
     result: ImageResult | None
     fault: str = ""
 

@@ -129,7 +129,7 @@ class ProbeTracker:
         self._schedules.clear()
 
     def due(self, now_ns: int, online: Iterable[tuple[str, str]]) -> list[str]:
-        """Returns the names of the workers to probe now, and schedules the next ones. `online`: (name, session) pairs."""
+        """Returns the workers to probe now, and schedules the next ones. `online`: (name, session) pairs."""
         sessions = dict(online)
         self._schedules = {
             name: schedule for name, schedule in self._schedules.items() if sessions.get(name) == schedule.session
