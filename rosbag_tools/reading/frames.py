@@ -51,8 +51,8 @@ class ImageDecoder:
         bag: The bag, whose first images are measured.
         topics: The topics.
         bits: The bits of 16-bit values.
-        encodings: What replaces the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
-        keep_values: Whether 16-bit grey and Bayer images keep the recorded values.
+        encodings: Replacements of the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
+        keep_values: True if 16-bit grey and Bayer images keep the recorded values.
         note: Called with each decision that the user did not make.
 
     Raises:
@@ -82,7 +82,7 @@ class ImageDecoder:
             depth.measure(image.pixels for image in images if not self._keeps(image))
 
     def decode(self, message: Message, index: int | None = None) -> tuple[Pixels, Layout]:
-        """Decodes an image message; `index` is the number of the frame, for messages.
+        """Decodes an image message; `index`: number of the frame, for error messages.
 
         Raises:
             SkylaneError: the message is malformed, its image cannot be decoded, or a value has more bits than were given.
@@ -149,7 +149,7 @@ class BagSource:
             self._stop_ns = first_ns + round(duration_s * 1e9)
         self._sha256 = ""
         self._zero_stamps = False
-        self._is_set_back = False  # Whether the recorder's clock was set back once.
+        self._is_set_back = False  # True once the recorder's clock was set back.
 
     @property
     def frame_count(self) -> int | None:
@@ -160,7 +160,7 @@ class BagSource:
 
     @property
     def false_claims(self) -> tuple[str, ...]:
-        """What the bag states about itself that is not true."""
+        """The false statements of the bag about itself."""
         return tuple(map(str, (*self._bag.file_claims, *self._bag.content_claims)))
 
     @property
@@ -179,7 +179,7 @@ class BagSource:
 
     @property
     def notes(self) -> list[str]:
-        """What was decided without the user, such as topics that are left out; it can grow while frames are read."""
+        """Notes on automatic decisions, such as topics that are left out; it can grow while frames are read."""
         notes = [*self._bag.notes]
         if self._bag.index_damage:
             notes.append(f"read front to back without its index: {self._bag.index_damage}")
@@ -304,7 +304,7 @@ def is_synthetic(bag: Bag, topic: Topic) -> bool:
 
 
 def _number_encoding(bag: Bag, topic: str) -> str:
-    """Returns the encoding of a topic's first image if it is one of numbers and not of pictures, otherwise nothing."""
+    """Returns the encoding of a topic's first image if it is one of numbers, such as depth; otherwise empty."""
     message = bag.first_message(topic)
     if message is None or message.channel.has_video:
         return ""
@@ -332,13 +332,13 @@ def _video_picture(message: Message) -> tuple[Pixels, Layout]:
 def _encodings_by_topic(bag: Bag, topics: Sequence[Topic], encodings: Sequence[str]) -> dict[str, str]:
     raw = [topic.name for topic in topics if topic.channel.has_raw_images]
     chosen: dict[str, str] = {}
-    for each in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
-        name, _, encoding = each.rpartition("=")
+    for option in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
+        name, _, encoding = option.rpartition("=")
         encoding_of(encoding)
         names = [topic.name for topic in bag.find([name])] if name else raw
         if not names or not set(names) <= set(raw):
             raise SkylaneError(
-                f"--encoding {each}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
+                f"--encoding {option}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
             )
         chosen |= dict.fromkeys(names, encoding)
     return chosen
