@@ -73,7 +73,7 @@ class EdgeNode:
         self._finished = threading.Event()  # Set when no more replies are processed.
         self._events = events or TransportEvents()
         self._threads = ThreadGroup(self._on_thread_failure)
-        self._presenters = ThreadGroup(self._on_thread_failure)  # A group of its own, because a plug-in may hang.
+        self._presenters = ThreadGroup(self._on_thread_failure)  # A separate group, because a plug-in may hang.
         self._settings = settings
         self._transport = transport
         self.clocks = WorkerClocks()

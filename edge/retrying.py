@@ -154,7 +154,7 @@ class Retrier:
             return _CHECK_INTERVAL_S
         now_ns, failures = clock.now_ns(), directory.failures()
         workers = self.watch.online(now_ns)
-        on_trial = frozenset(each.name for each in workers if each.known is not None and each.known.is_on_trial)
+        on_trial = frozenset(worker.name for worker in workers if worker.known is not None and worker.known.is_on_trial)
         unresponsive = frozenset(worker.name for worker in workers if worker.is_unresponsive)
         # If no worker responds, the cause may be the connection or this process.
         if len(unresponsive) == len(workers):

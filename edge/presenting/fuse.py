@@ -80,8 +80,8 @@ def local_output(outputs: Mapping[str, Any], plan: Geometry, model: Model) -> Lo
         has_scores = scores is not None and scores.shape[-1] == len(model.card.labels.names)
         probabilities = _as_bytes(calibrated_softmax(scores, _SOFTENING)) if has_scores else None
         return LocalOutput(scaled_mask(outputs["mask"], height, width), probabilities)
-    found = objects(outputs, _from_input(height, width, model.card.height, model.card.width), model.manifest)
-    return LocalOutput(Detections(boxes.to_source(found.boxes, plan), found.class_ids, found.scores))
+    detections = objects(outputs, _from_input(height, width, model.card.height, model.card.width), model.manifest)
+    return LocalOutput(Detections(boxes.to_source(detections.boxes, plan), detections.class_ids, detections.scores))
 
 
 def _from_input(height: int, width: int, own_height: int, own_width: int) -> Geometry:
@@ -168,10 +168,10 @@ def fused_mask(table: FusionTable, age: int, pair: MaskPair) -> Mask:
 
     `age`: index of an age of the table.
     """
-    found = disagreement(table.header.labels, pair)
+    differing = disagreement(table.header.labels, pair)
     whole = pair.moved.copy()
     part = picture(whole, pair.geometry)
-    part[np.divmod(found.pixels, part.shape[1])] = table.arrays["classes"][age].ravel()[found.places]
+    part[np.divmod(differing.pixels, part.shape[1])] = table.arrays["classes"][age].ravel()[differing.places]
     return whole
 
 

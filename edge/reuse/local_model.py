@@ -187,7 +187,7 @@ class LocalAnswer:
     """The outputs of the local model for one frame."""
 
     outputs: Outputs
-    is_sure: bool  # Whether the cascade accepts the answer; False without a cascade.
+    is_sure: bool  # True if the cascade accepts the answer; False without a cascade.
 
 
 class Pace:

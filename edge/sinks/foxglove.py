@@ -122,10 +122,10 @@ class FoxgloveScene:
     def _annotations(self, drawing: Drawing, stamp: Timestamp) -> ImageAnnotations | None:
         if drawing.detections is None:
             return ImageAnnotations() if drawing.is_empty else None
-        found = drawing.detections
+        detections = drawing.detections
         points, texts = [], []
         for box, class_id, score in zip(
-            found.boxes.tolist(), found.class_ids.tolist(), found.scores.tolist(), strict=True
+            detections.boxes.tolist(), detections.class_ids.tolist(), detections.scores.tolist(), strict=True
         ):
             left, top, right, bottom = box
             colour = _colour(self._card.labels.colour_of(class_id))

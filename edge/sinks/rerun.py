@@ -38,7 +38,7 @@ _OPACITY = 0.55  # Opacity of a mask over its image.
 _ROW_BYTES = 2100  # Overhead of a logged row.
 _COPY_BYTES = 1 << 20
 _END_S = 60.0  # Time limit for writing the rest of a file.
-_MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
+_MAX_CAMERAS = 4  # Cameras in the layout; others are only in the list of entities.
 _HUES = {"edge": 0.58, "link": 0.0, "cloud": 0.09}  # Blue, grey and orange, as in the report.
 _ABOUT = """\
 **Result**: the newest result that came back, on the frame that it was computed for.
@@ -137,13 +137,13 @@ class RerunScene:
             self._recording.log(f"{path}/mask", rr.SegmentationImage(drawing.mask, opacity=_OPACITY))
             return len(lz4.block.compress(drawing.mask)) + _ROW_BYTES  # Rerun compresses its messages in this way.
         if drawing.detections is not None:
-            found = drawing.detections
+            detections = drawing.detections
             labels = [
                 f"{self._card.labels.name_of(class_id)} {score:.0%}"
-                for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True)
+                for class_id, score in zip(detections.class_ids.tolist(), detections.scores.tolist(), strict=True)
             ]
             boxes = rr.Boxes2D(
-                array=found.boxes, array_format=rr.Box2DFormat.XYXY, class_ids=found.class_ids, labels=labels
+                array=detections.boxes, array_format=rr.Box2DFormat.XYXY, class_ids=detections.class_ids, labels=labels
             )
             self._recording.log(f"{path}/objects", boxes)
             return 40 * len(labels) + _ROW_BYTES

@@ -63,7 +63,7 @@ class Drawing(NamedTuple):
     mask: Mask | None  # Class ids, of the size of the JPEG.
     detections: Detections | None
     classes: str  # The most probable classes with their scores, a line each.
-    is_empty: bool  # Whether the frame has no result: a presenter had no output for it.
+    is_empty: bool  # True if the frame has no result: a presenter had no output for it.
 
 
 def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:

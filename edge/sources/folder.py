@@ -131,33 +131,33 @@ class FolderSource:
         path = self._path
         try:
             images = _images(path)
-            found = {path.name: images} if images else dict(_subfolders(path, _DEPTH))
+            cameras = {path.name: images} if images else dict(_subfolders(path, _DEPTH))
         except OSError as error:
             raise SourceError(f"{error.filename} cannot be read ({error.strerror}): give a readable folder") from error
         if images and wanted:
             raise SourceError(f"folder {path} holds one camera: leave --topic out")
-        if unknown := set(wanted) - set(found):
-            raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
+        if unknown := set(wanted) - set(cameras):
+            raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(cameras)}")
         if not wanted:
-            self._note_left_out({images[0].parent for images in found.values()})
-        others = {} if wanted else {name: reason for name in found if (reason := no_camera(name))}
-        if wanted or len(others) == len(found):
-            return {name: images for name, images in found.items() if not wanted or name in wanted}
+            self._note_left_out({images[0].parent for images in cameras.values()})
+        others = {} if wanted else {name: reason for name in cameras if (reason := no_camera(name))}
+        if wanted or len(others) == len(cameras):
+            return {name: images for name, images in cameras.items() if not wanted or name in wanted}
         for name, reason in others.items():
             self._note(
                 f"{name} is not taken for a camera, because its name says that it holds {reason}: name it by --topic"
             )
-        return {name: images for name, images in found.items() if name not in others}
+        return {name: images for name, images in cameras.items() if name not in others}
 
     def _note_left_out(self, played: set[Path]) -> None:
         """Notes the files that are not images, and the folders whose images are not played."""
         left: list[Path] = []
         for name, _, files in os.walk(self._path):
-            others = [Path(name, each) for each in files if Path(each).suffix.lower() not in _NO_LOSS]
-            has_images = any(each.lower().endswith(IMAGE_SUFFIXES) for each in files)
+            others = [Path(name, file) for file in files if Path(file).suffix.lower() not in _NO_LOSS]
+            has_images = any(file.lower().endswith(IMAGE_SUFFIXES) for file in files)
             left += others if Path(name) in played else [Path(name)] * has_images
         if left:
-            names = [str(each.relative_to(self._path)) for each in sorted(left, key=natural_path_key)[:3]]
+            names = [str(path.relative_to(self._path)) for path in sorted(left, key=natural_path_key)[:3]]
             self._note(f"not played: {', '.join(names)} (total: {len(left)})")
 
     def _times(self, cameras: dict[str, list[Path]]) -> dict[str, Sequence[int]]:
@@ -246,7 +246,7 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\
 _LIST_SUFFIXES = (".txt", ".csv")
 _LISTS_READ = 20  # Maximum number of files of a folder that are read as lists.
 _SEPARATOR = re.compile(r"[,;\t]")
-_FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # In the title of a column.
+_FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # A unit in a column title.
 _TIME_TITLE = re.compile("time|stamp|sec", re.IGNORECASE)
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
 _MAX_LIST_BYTES = 1 << 24
@@ -288,8 +288,8 @@ def read_times(images: Sequence[Path]) -> ImageTimes:
     plausible = {reading for reading in readings if reading.times_ns}
     if len(plausible) > 1:
         return ImageTimes(problem=f"the number in {printable(names[0])} can be a time in two units")
-    problems = [listed, *sorted(readings, key=lambda each: each.problem == _NO_TIMES)]
-    return plausible.pop() if plausible else next(each for each in problems if each.problem)
+    problems = [listed, *sorted(readings, key=lambda reading: reading.problem == _NO_TIMES)]
+    return plausible.pop() if plausible else next(reading for reading in problems if reading.problem)
 
 
 def _times_in(stems: Sequence[str]) -> Iterator[int | None]:
@@ -324,11 +324,11 @@ def _extracted(stems: Sequence[str]) -> list[int | None]:
 
 
 def _lists(images: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files beside the images, or beside their folder, that may be lists; those with the names of lists first."""
+    """Yields the files beside the images, or beside their folder, that may be lists of times, likely names first."""
     stems, folder = {image.stem for image in images}, images[0].parent
-    for each in (folder, folder.parent):
+    for place in (folder, folder.parent):
         try:
-            entries = list(each.iterdir())
+            entries = list(place.iterdir())
         except OSError:  # A parent folder may be closed.
             continue
         files = [path for path in entries if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
@@ -339,9 +339,9 @@ def _lists(images: Sequence[Path]) -> Iterator[Path]:
 
 def named_lists(folder: Path) -> Iterator[Path]:
     """Yields the files beside images, or beside their folder, that have the name of a list of times."""
-    for each in (folder, folder.parent):
+    for place in (folder, folder.parent):
         with suppress(OSError):
-            files = (path for path in each.iterdir() if path.suffix.lower() in _LIST_SUFFIXES)
+            files = (path for path in place.iterdir() if path.suffix.lower() in _LIST_SUFFIXES)
             yield from (path for path in files if _is_named_list(path, folder) and path.is_file())
 
 
@@ -414,7 +414,7 @@ def _fields(line: str) -> list[str]:
     if _DATE.fullmatch(line.strip()):  # A date may have a comma before its fraction.
         return [line.strip()]
     text = _DATE_AND_TIME.sub(r"\1T\2", line.strip())
-    return [each.strip(' "') for each in (_SEPARATOR.split(text) if _SEPARATOR.search(text) else text.split())]
+    return [field.strip(' "') for field in (_SEPARATOR.split(text) if _SEPARATOR.search(text) else text.split())]
 
 
 def _image_key(text: str, folder: Path) -> str | None:
@@ -428,11 +428,11 @@ def _image_key(text: str, folder: Path) -> str | None:
 
 
 def _column_times(name: str, column: Sequence[str], *, is_by_name: bool) -> ImageTimes:
-    read = [_time_of(each) for each in column]
-    places = [f"{name}: {each[:40]!r}" for each in column]
-    times_ns = [each for each in read if each is not None]
-    if len(times_ns) < len(read):
-        return ImageTimes(problem=f"{printable(places[read.index(None)])} is neither a date and time nor seconds")
+    parsed_ns = [_time_of(text) for text in column]
+    places = [f"{name}: {text[:40]!r}" for text in column]
+    times_ns = [time_ns for time_ns in parsed_ns if time_ns is not None]
+    if len(times_ns) < len(parsed_ns):
+        return ImageTimes(problem=f"{printable(places[parsed_ns.index(None)])} is neither a date and time nor seconds")
     is_absolute = min(times_ns, default=0) >= _EARLIEST_NS
     if not (is_by_name and is_absolute) and sorted(times_ns) != times_ns:
         return ImageTimes(problem=f"the times in {name} do not increase")

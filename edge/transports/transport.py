@@ -62,7 +62,7 @@ class TransportEvents:
     def __init__(self) -> None:
         self.reconnected: Callable[[], None] = lambda: None  # Called when the bus has connected, first or again.
         self.faults: list[BaseException] = []  # Exceptions in callbacks of the transport; the run is aborted.
-        self.end_reason: SkylaneError | None = None  # Why the run must end early, in an orderly way.
+        self.end_reason: SkylaneError | None = None  # The error for which the run must end in an orderly way.
 
     def connected(self) -> None:
         """Reports that the bus has connected, for the first time or again."""
@@ -150,7 +150,7 @@ class TransportEntry(NamedTuple):
 
     path: str
     extra: str  # The pip extra that installs its dependencies.
-    # What it connects to; the last two are endpoints of workers.
+    # The kind of endpoint: the broker, or workers over gRPC or HTTP.
     endpoint: Literal["broker", "grpc", "http"] = "broker"
 
     @property

@@ -20,7 +20,7 @@ from shared.imaging.opencv import cv2
 from shared.registry import load
 from shared.threads import lower_priority
 
-# From the unchanged picture to a barely recognizable one.
+# Levels of reduction: from unchanged to barely recognizable.
 _REDUCTIONS = (
     Reduction(),
     Reduction(1.0, 60),

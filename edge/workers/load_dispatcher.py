@@ -73,9 +73,9 @@ class LoadDispatcher:
         if not candidates:
             return GROUP
         if len(candidates) == len(proven) == len(online) and _are_equally_fast(candidates):
-            evaluated = [_evaluate(each, now_ns) for each in candidates]
+            evaluated = [_evaluate(candidate, now_ns) for candidate in candidates]
             if _are_equally_busy(candidates, evaluated):
-                return Assignment("group", None, max(each.answer_ns for each in evaluated))
+                return Assignment("group", None, max(evaluation.answer_ns for evaluation in evaluated))
         best = self._best(candidates, unreported, now_ns)
         if untried and proven and not excluded and self._rng.random() * len(online) < 1:
             return Assignment("load", self._rng.choice(untried), best.expected_ns or 1)
@@ -160,11 +160,11 @@ def _uncounted(candidate: _Candidate) -> list[FrameRecord]:
 
 
 def _are_equally_fast(candidates: Sequence[_Candidate]) -> bool:
-    answers_ms = [each.known.load.answer_ms for each in candidates]
+    answers_ms = [candidate.known.load.answer_ms for candidate in candidates]
     return max(answers_ms) <= min(answers_ms) * _SAME_SPEED + _NOISE_NS / _MS
 
 
 def _are_equally_busy(candidates: Sequence[_Candidate], evaluated: Sequence[_Evaluation]) -> bool:
-    totals_ns = [each.total_ns for each in evaluated]
-    frame_ns = max(each.known.load.spacing_ms for each in candidates) * _MS
+    totals_ns = [evaluation.total_ns for evaluation in evaluated]
+    frame_ns = max(candidate.known.load.spacing_ms for candidate in candidates) * _MS
     return max(totals_ns) - min(totals_ns) <= frame_ns * _SAME_QUEUE + _NOISE_NS
