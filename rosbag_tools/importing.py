@@ -75,7 +75,7 @@ def find_frames(
     labels: Labels | None = None,
     rate_hz: float | None = None,
 ) -> DataSet:
-    """Finds the images of a data set and their label images, and when they were taken.
+    """Finds the images of a data set, their label images and their times.
 
     Args:
         folder: The folder of the data set.
@@ -105,8 +105,8 @@ def find_frames(
         if number in frames:
             raise DataSetError(f"{frames[number]} and {image} have the same time: remove one, or give --rate")
         frames[number] = image
-    found, count = _in_time(sequences, pairs, rate_hz or layout.rate_hz)
-    return DataSet(found, count, labels or labels_from(pattern.labels), layout.coloured)
+    in_order, count = _in_time(sequences, pairs, rate_hz or layout.rate_hz)
+    return DataSet(in_order, count, labels or labels_from(pattern.labels), layout.coloured)
 
 
 def write_drive(
@@ -120,8 +120,8 @@ def write_drive(
 ) -> None:
     """Writes a data set as a bag: `image_raw`, `labels` (mono8 class ids, 255 without a class) and `label_info`.
 
-    Every frame with a label image has its labels, and their names, with the stamp of its image. The bag appears at `path`
-    when it is complete; an existing one is replaced then.
+    The labels of a frame, and the names of the classes, have the stamp of its image. The bag appears at `path` when
+    it is complete, and then replaces an existing one.
 
     Raises:
         DataSetError, ImageFileError: an image or a label image cannot be used.
@@ -164,7 +164,7 @@ def _write_frame(writer: BagWriter, frame: DataSetFrame, reader: "_LabelReader")
 
 
 def _pairs(folder: Path, patterns: tuple[ImagePattern, ...]) -> tuple[ImagePattern, dict[Path, Path | None]]:
-    """Returns the first pattern that finds images and label images, and the label image of each image."""
+    """Returns the first pattern that matches images and label images, and the label image (or None) by image."""
     looked = []
     for pattern in patterns:
         truths, images = _matches(folder, pattern.truth), _matches(folder, pattern.images)
@@ -193,7 +193,7 @@ def _pairs(folder: Path, patterns: tuple[ImagePattern, ...]) -> tuple[ImagePatte
 
 
 def _matches(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
-    """Returns the files that a pattern matches, by the texts that its `*` stand for."""
+    """Returns the files that match a pattern, by the texts in place of its `*`."""
     parts = pattern.split("/")
     if "*" not in pattern or "**" in pattern or set(pattern) & set("?[]") or {"", ".", ".."} & set(parts):
         raise DataSetError(

@@ -1,4 +1,4 @@
-"""The thread that writes results, or the outputs of a presenter, to sinks; and the check that sinks support a model's task."""
+"""The thread that writes results or a presenter's outputs to sinks; checks that sinks support a model's task."""
 
 import heapq
 import threading
@@ -90,7 +90,7 @@ class SinkWriter:
         """`first_open` returns the lowest number of a frame that may still get a result.
 
         With it, a sink that needs the frames in order gets a frame when no earlier one can get a result any more,
-        but no later than when `max_held` frames wait. Other sinks get it at once; without `first_open`, all sinks do.
+        but no later than when `max_held` frames wait. Other sinks get it at once. All sinks get outputs at once.
         """
         self.max_held = _MAX_HELD if task_named(card.task).heads else _RAW_MAX_HELD
         self.faults: list[SkylaneError] = []

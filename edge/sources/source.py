@@ -22,8 +22,8 @@ class SourceError(SkylaneError):
 class FrameSource(Protocol):
     """Yields frames in the order of `source_ns`, from a bag, a video, a folder or a camera.
 
-    Built as `Source(path, topics=…, start_offset_s=…, duration_s=…)`: the path, the cameras to play, the seconds to skip
-    at the start, and the seconds to play or None; and with `bits` and `encodings` if its row in the table names them. Raises a SkylaneError for what it cannot do.
+    Built as `Source(path, topics=…, start_offset_s=…, duration_s=…)`: cameras to play, seconds to skip and to play
+    (None: all); also with the `options` of its row. Raises a SkylaneError if the path or an argument cannot be used.
     """
 
     @property

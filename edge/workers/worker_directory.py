@@ -19,7 +19,7 @@ from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.mqtt.bus import Delivery
 
 _LOG = get_logger("edge")
-_WAITING_S = 2.0  # The interval at which every node reports.
+_WAITING_S = 2.0  # Interval of reports while waiting for a worker.
 _MAX_WORKERS = 256
 _MAX_CARDS = 256  # Announced cards of the model that are remembered; each change of the model adds one.
 _DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.

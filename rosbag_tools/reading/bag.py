@@ -154,7 +154,7 @@ class Bag:
         for name in names:
             topic = by_name.get(name.lstrip("/"))
             if topic is None:
-                raise UnknownNameError(f"topic in {self.path.name}:", name, [each.name for each in self.topics])
+                raise UnknownNameError(f"topic in {self.path.name}:", name, [topic.name for topic in self.topics])
             found.append(topic)
         return tuple(found)
 
@@ -274,7 +274,7 @@ def _leave_out(found: _Found, files: list[Path], is_out: Callable[[Path], bool],
 
 
 def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: Metadata) -> None:
-    """Takes the files that the metadata lists, in its order; other files are only named, because `ros2 bag play` ignores them."""
+    """Takes the files that the metadata lists, in its order. Names the others, which `ros2 bag play` ignores."""
     by_name = {file.name: file for file in files}
     taken, missing = [], []
     for listed in metadata.relative_file_paths:
@@ -283,7 +283,7 @@ def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: M
         if is_below and inside.resolve().is_relative_to(folder.resolve()):
             by_name.setdefault(listed, inside)
         candidates = (listed, name, f"{name}.zstd", name.removesuffix(".zstd"))
-        file = next((by_name[each] for each in candidates if each in by_name), None)
+        file = next((by_name[candidate] for candidate in candidates if candidate in by_name), None)
         taken.append(file) if file is not None else missing.append(listed)
     found.files, found.is_complete = tuple(dict.fromkeys(taken)), not missing
     found.metadata = metadata if taken else None
@@ -326,7 +326,7 @@ def _gap(numbers: Sequence[int]) -> str:
 
 
 def _rest_of_recording(file: Path) -> list[str]:
-    """Remarks on the other files of the recording of which one file was given."""
+    """Returns a remark if the given file is only one of several files of a recording."""
     metadata, gap = read_metadata(file.parent), ""
     if isinstance(metadata, Metadata):
         listed = {base_name(path).removesuffix(".zstd") for path in metadata.relative_file_paths}

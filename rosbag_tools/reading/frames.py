@@ -31,7 +31,7 @@ _PICTURES = re.compile("image|video", re.IGNORECASE)  # Types and names of camer
 
 
 def decode(message: Message) -> tuple[Pixels, Layout]:
-    """Decodes an image message into pixels and their layout, with its 16-bit values as recorded; colour keeps the high byte.
+    """Decodes an image message into pixels and their layout; 16-bit values as recorded, of 16-bit colour the high byte.
 
     A message of a video must come from `with_pictures`.
 
@@ -53,7 +53,7 @@ class ImageDecoder:
         bits: The bits of 16-bit values.
         encodings: Replacements of the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
         keep_values: True if 16-bit grey and Bayer images keep the recorded values.
-        note: Called with each decision that the user did not make.
+        note: Called with a text about each automatic decision.
 
     Raises:
         SkylaneError: an encoding is unknown, or belongs to no topic of raw images.
@@ -112,10 +112,10 @@ class BagSource:
         bits, encodings, keep_values: See ImageDecoder.
 
     Attributes:
-        names: Names of the bag's image topics for files, the same whichever topics are read.
+        names: File names of the bag's image topics; they do not depend on the selected topics.
 
     Raises:
-        SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
+        SkylaneError: the bag is missing, is not a bag, or has no images or no such topic (the error names similar ones).
     """
 
     def __init__(
@@ -281,7 +281,7 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
 
 
 def depth_topics(bag: Bag) -> dict[str, str]:
-    """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with a note."""
+    """Returns the image topics that are not cameras, by name or by the first image's encoding, each with a note."""
     notes = {}
     for topic in bag.topics:
         if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
@@ -350,7 +350,7 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
         chosen = bag.find(names)
         for topic in chosen:
             if not topic.channel.has_images:
-                known = ", ".join(each.name for each in with_images) or "no topic of this bag"
+                known = ", ".join(other.name for other in with_images) or "no topic of this bag"
                 if topic.channel.fault:
                     raise SkylaneError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
                 raise SkylaneError(
