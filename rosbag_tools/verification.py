@@ -44,10 +44,10 @@ def verify(path: Path, progress: Callable[[Message], object] = lambda _: None) -
         found = is_damaged = False
         for claim in bag.file_claims:
             yield BagFault(claim.place, "", None, None, claim.reason)
-        for topic in bag.topics:
-            if fault := topic.channel.fault:
+        for bag_topic in bag.topics:
+            if fault := bag_topic.channel.fault:
                 found = True
-                yield BagFault("not checked", topic.name, None, None, f"its {topic.count} messages: {fault}")
+                yield BagFault("not checked", bag_topic.name, None, None, f"its {bag_topic.count} messages: {fault}")
         for item in with_pictures(bag.scan()):
             if isinstance(item, Message):
                 progress(item)

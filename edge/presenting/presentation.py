@@ -76,7 +76,7 @@ class _Camera:
     sequence: int = -1  # The number of its latest tick.
     waiting: _DueFrame | None = None
     newest: ArrivedResult | None = None
-    early: ArrivedResult | None = None  # Arrived before the tick of its frame was offered.
+    early: ArrivedResult | None = None  # A result that arrived before the tick of its frame.
     presenter: Presenter | None = None
     presenter_scene: int = 0
 
@@ -144,10 +144,10 @@ class Presentation:
         is_local = row.outcome is Outcome.ANSWERED_LOCALLY
         if result is None or (is_local and self._runs_local):
             return
-        made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
+        origin = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
         if self._config.present == HOLD:
             self._add_ready(row.camera, max(record.times.values()))
-        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, made_of)
+        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, origin)
         with self._condition:
             camera = self._cameras.setdefault(row.camera, _Camera())
             if arrived.sequence > camera.sequence:
@@ -207,7 +207,7 @@ class Presentation:
         return [camera.waiting for camera in self._cameras.values() if camera.waiting is not None]
 
     def _presented(self, due: _DueFrame) -> PresentedTick:
-        """Returns a tick with its output."""
+        """Runs the presenter of a tick's camera, and returns the tick with its output or the reason for its absence."""
         # The frame is sent first, so that both do not need the same core at once.
         prepared = self.images.wait_for(due.frame.camera, due.sequence, due.due_ns + _HEAD_START_NS)
         taken_ns = clock.now_ns()

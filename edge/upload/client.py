@@ -130,7 +130,7 @@ class UploadClient:
         frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
         frame_id = FrameId(settings.vehicle, _CAMERA, self._session, next(self._numbers))
         record = FrameRecord.of(frame_id, _CAMERA)
-        card = self._wait_for_card(lambda: True)  # It may have changed since the previous image.
+        card = self._wait_for_card(lambda: True)  # The card may have changed since the previous image.
         message = prepare(frame, record, card, self._config)
         request = self._transport.pack(message)
         reply = self._send(message, request)
@@ -220,7 +220,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in paths:
-        inside = (each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
+        inside = (file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
         files += sorted(inside, key=natural_path_key) if path.is_dir() else [path]
     if not files:
         raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")

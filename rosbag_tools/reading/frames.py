@@ -115,7 +115,7 @@ class BagSource:
         names: File names of the bag's image topics; they do not depend on the selected topics.
 
     Raises:
-        SkylaneError: the bag is missing, is not a bag, or has no images or no such topic (the error names similar ones).
+        SkylaneError: the bag is missing, is not a bag, has no images, or no such topic (the error names similar ones).
     """
 
     def __init__(
