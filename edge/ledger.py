@@ -202,7 +202,7 @@ class Ledger:
         self._end(record, Outcome.DROPPED, reason)
 
     def accept(self, message: ResultMessage) -> FrameRecord | None:
-        """Returns the record of the frame that a reply belongs to, which is then no longer in flight.
+        """Ends the flight of the frame that a reply belongs to, and returns its record.
 
         Returns None for a late, repeated or foreign reply, and for the refusal of one attempt while the other attempt
         may still be answered. Such a refusal is kept: it becomes the outcome if the other attempt times out.
@@ -324,7 +324,7 @@ class Ledger:
             self._answered_retries.popitem(last=False)
 
     def _lose(self, record: FrameRecord, reason: str) -> None:
-        """Ends a frame without a reply; if one of two attempts was refused, that is the outcome."""
+        """Ends a frame without a reply; if one of two attempts was refused, the refusal is the outcome."""
         refusal = record.refusal
         if self._loads is not None:
             self._loads.unanswered(record, clock.now_ns())
@@ -348,7 +348,7 @@ class Ledger:
         result: ModelResult | None = None,
         message: ResultMessage | None = None,
     ) -> None:
-        """Writes the row of a frame, and hands the frame to the listeners. `message`: the reply, if it came in time."""
+        """Writes the row of a frame, and calls the listeners. `message`: the reply, if it came in time."""
         row = record.row
         row.outcome, row.reason = outcome, reason
         with self._changed:

@@ -89,7 +89,7 @@ class Pipeline:
     reuse: ReuseStep | None = None  # With it, only a frame that must be sent needs room in the window.
 
     def run(self) -> None:
-        """Works until the queue is closed and empty, or until stopped; the body of a thread."""
+        """Processes frames until the queue is closed and empty, or until stopped; the body of a thread."""
         while self._wait() and (taken := self.queue.take()) is not None:
             record, frame = taken
             record.times[Stage.TAKEN] = clock.now_ns()
@@ -137,7 +137,7 @@ class Pipeline:
         reason = self._send_unless_similar(reuse, record)
         if reason not in _FALLBACK_REASONS or (local := local or reuse.infer(record, colour)) is None:
             return reason
-        record.times.pop(Stage.ENCODED, None)  # The local model comes before it in the order of the stages.
+        record.times.pop(Stage.ENCODED, None)  # Stage.INFERRED_LOCALLY comes before it in the order of the stages.
         reuse.answer(record, local)
         return None
 
@@ -160,7 +160,7 @@ class Pipeline:
         return reason
 
     def _wait_to_send(self, reuse: ReuseStep, record: FrameRecord) -> str | None:
-        """See `_wait_for_worker`. A local model answers at once; a full window is a reason in an open loop only."""
+        """Like `_wait_for_worker`, without waiting if a local model can answer; in an open loop, also requires room."""
         if reuse.has_local and (not self.sender.transport.is_connected or self.sender.no_worker_alive()):
             return self.sender.unsent_reason(NO_WORKER)
         reason = self._wait_for_worker(record)

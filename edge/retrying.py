@@ -122,7 +122,7 @@ def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> in
 
 
 def _end_ns(record: FrameRecord) -> int:
-    """Returns the time until which a reply is useful."""
+    """Returns the time, in ns, until which a reply is useful."""
     return min(record.lost_after_ns, record.deadline.at_ns)
 
 

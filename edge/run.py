@@ -112,7 +112,7 @@ def play(
         sampled_processes: See `run`.
         on_ready: See `run`.
         on_begin: Called with the node before the first frame is due; the node may be stopped from then on.
-        on_result: Called with one tick after the other if the run has a presenter, otherwise with each result as it arrives.
+        on_result: Called with each tick if the run has a presenter, otherwise with each result as it arrives.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -173,7 +173,7 @@ def play(
         faults = _play_to_the_end(node, recorder, _expected_frames(config, source.frame_count), progress)
         counts = node.counts()
         _LOG.info("run ended", read=counts.read, **{outcome.value: n for outcome, n in counts.outcomes.items()})
-        manifest |= {  # More complete after reading.
+        manifest |= {  # The provenance can gain notes while frames are read.
             "source": _with_notes(source.provenance, node.pacing_notes),
             "sampling": sampler.account(),
         }
@@ -213,7 +213,7 @@ def open_follower(option: str, value: str | None, *arguments: Any) -> AbstractCo
 
 
 class _ListeningSink:
-    """Passes results on as they arrive."""
+    """A sink that calls a function with each result as it arrives."""
 
     in_order = False
 
