@@ -36,7 +36,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
     """Connects to the broker as a vehicle.
 
     Raises:
-        SkylaneError: there is no broker, or it refuses the connection.
+        SkylaneError: the broker does not answer, or refuses the connection.
     """
     bus = config.connection.open(
         client_id("vehicle", config.vehicle),

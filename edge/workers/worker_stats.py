@@ -101,7 +101,7 @@ class WorkerStats:
 
 _MAX_LOADS = 256
 _MAX_REPORTS_HZ = 10  # Limit of reports that are read per worker and second; workers send at most two.
-_LATE_FACTOR = 2  # An answer is late if it exceeds the expected time by this factor and by _LATE_NS:
+_LATE_FACTOR = 2  # An answer is late if it takes longer than this factor × the expected time + _LATE_NS:
 _LATE_NS = 10_000_000  # a smaller excess can come from other vehicles or a busy machine.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
 _TRIAL_WAIT_NS = 2_000_000_000  # Wait before a worker that kept a frame gets another one; doubled each time,
@@ -120,7 +120,7 @@ class KnownLoad(NamedTuple):
     session: str = ""  # The process that sent the report; empty without a report.
     load: WorkerLoad = WorkerLoad(0, 0, 0.0, 0.0, 0.0)
     at_ns: int = 0  # Arrival of the report, by the clock of this vehicle.
-    late_ns: float = 0.0  # Smoothed time by which its answers exceeded what was expected, at `late_at_ns`.
+    late_ns: float = 0.0  # Smoothed lateness of its answers at `late_at_ns`, beyond _LATE_FACTOR and _LATE_NS.
     late_at_ns: int = 0
     refused_ns: int = 0  # Time at which it last refused a frame of this vehicle, or could not be reached.
     answered_ns: int = 0  # Time of its last answer to this vehicle; 0: none yet.
@@ -200,7 +200,7 @@ class WorkerLoads:
         with self._lock:
             late_ns = overdue_ns(record, now_ns)
             before = self._of(record.worker)
-            # Several frames that it had at the same time are one silence.
+            # Several unanswered frames at the same time count as one silence.
             silences = before.silences + (record.sent_ns >= before.silent_ns)
             self._update(
                 record.worker,
@@ -211,7 +211,7 @@ class WorkerLoads:
             )
 
     def answered(self, worker: str, now_ns: int) -> None:
-        """Reports an answer of a worker, also one that came after that of another worker: it is not silent."""
+        """Reports that a worker is not silent: it answered, if only after another worker had."""
         with self._lock:
             self._update(worker, answered_ns=now_ns, silences=0)
 
