@@ -48,7 +48,7 @@ ENCODINGS = setting(
     shown="as recorded",
 )
 
-_LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # By the method of the gate.
+_LARGEST_DISTANCES = {"mse": 255**2, "pixels": 100}  # Largest possible distance by gate method.
 
 
 def _worker_address(text: str) -> str:
@@ -370,7 +370,7 @@ class EdgeConfig(NodeSection):
 
     @property
     def needs_loads(self) -> bool:
-        """Whether the transport must subscribe to the loads that workers report."""
+        """True if the transport must subscribe to the loads that workers report."""
         return DISPATCHERS[self.dispatch].needs_loads
 
     @property

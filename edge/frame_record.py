@@ -16,13 +16,13 @@ from shared.stages import Stage, Stamp
 
 @dataclass(slots=True)
 class FrameRecord:
-    """The state of one frame. One thread at a time owns it: the pacer's, the pipeline's, then whichever the ledger allows."""
+    """The state of one frame. Owned by one thread at a time: the pacer, the pipeline, then the ledger's caller."""
 
     id: FrameId
     row: LatencyRow  # Its row of the latency log, with the outcome `aborted` until it ends.
     deadline: Deadline = Deadline.NEVER
     worker: str = ""  # The worker to which the latest attempt was sent; empty if the transport chose it.
-    expected_ns: int = 0  # Expected time from then until the answer of that worker; 0: unknown.
+    expected_ns: int = 0  # Expected time from sending to the answer of that worker; 0: unknown.
     stamps: tuple[Stamp, ...] = ()  # Stamps of the first attempt, SENT last; a reply must repeat them.
     resent_ns: int = 0  # Send time of the second attempt; 0 without one.
     lost_after_ns: int = 0  # Time after which a missing reply counts as lost; set when the frame is sent.
@@ -57,7 +57,7 @@ class FrameRecord:
         return ()
 
 
-# Gets the record of every frame that has ended, with its row, and its result if it has one in time. Returns at once; only
+# Called with the record of each frame that has ended, and its result if it came in time. Must not wait; only
 # the writer of the sinks waits while they are far behind.
 FrameListener = Callable[[FrameRecord, ModelResult | None], None]
 

@@ -1,4 +1,4 @@
-"""The spans of a vehicle's frames: one for the frame, one for each attempt to have it answered, one for each stage."""
+"""The spans of a vehicle's frames: one for the frame, one per attempt to send it, and one per stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

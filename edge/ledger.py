@@ -1,6 +1,6 @@
-"""The ledger: accounts for every frame, from its due time until its row in the latency log, and reports its end.
+"""The ledger: accounts for every frame from its due time until its row in the latency log, and notifies listeners.
 
-A frame is due, then perhaps in flight (sent, and not answered yet), then ended: its row is written, and the listeners get it.
+A frame is due, in flight once it is sent, then ended: its row is written and the listeners are called.
 """
 
 import threading
@@ -37,7 +37,7 @@ class AnsweredBy(NamedTuple):
 
     @classmethod
     def of(cls, message: ResultMessage) -> "AnsweredBy":
-        """Returns the origin of a reply."""
+        """Returns the worker, model version and engine of a reply."""
         return cls(message.worker, message.model_version, message.engine, message.model_sha256)
 
 
@@ -52,19 +52,19 @@ class RunCounts:
     in_flight: int
     outcomes: Mapping[Outcome, int]
     ignored_answers: Mapping[str, int]  # Rejected messages by reason: replies, echoes (`echo_…`) and loads (`load_…`).
-    median_ms: float | None  # Recent frames with a result, from due to that result.
+    median_ms: float | None  # Median time of recent frames from due to their result.
     retried: int = 0  # Frames that were sent twice.
     retry_won: int = 0  # Retried frames that the second attempt answered in time.
     answered_by: Mapping[AnsweredBy, int] = field(default_factory=dict)  # Frames with the outcome answered.
 
     @property
     def closed(self) -> int:
-        """Number of frames that have a row."""
+        """The number of frames that have a row."""
         return sum(self.outcomes.values())
 
     @property
     def with_result(self) -> int:
-        """Number of frames that got a result in time, whatever its origin."""
+        """The number of frames that got a result in time, of any origin."""
         return sum(self.outcomes.get(outcome, 0) for outcome in WITH_RESULT)
 
 
@@ -86,7 +86,7 @@ class Ledger:
 
         `stats` and `loads` are updated with each reply. `grace_ms`: time after its deadline until a frame counts as lost.
         """
-        self.listeners: list[FrameListener] = []  # Get each frame after its row is written; complete before the first.
+        self.listeners: list[FrameListener] = []  # Called after a row is written; not changed once frames are due.
         self._log = log
         self._config = config
         self._session = session
@@ -110,7 +110,7 @@ class Ledger:
         self._recent_ms: deque[float] = deque(maxlen=200)
 
     def begin(self, frame: Frame | UnreadableFrame, due_ns: int) -> FrameRecord:
-        """Returns the record of a frame that is due, and accounts for it from now on."""
+        """Starts to account for a frame that is due, and returns its record."""
         with self._changed:
             sequence = self._sequence
             self._sequence += 1
@@ -144,7 +144,7 @@ class Ledger:
         self._end_at_vehicle(record, Outcome.ANSWERED_LOCALLY, result)
 
     def open(self, record: FrameRecord, assignment: Assignment = ANY_WORKER) -> None:
-        """Writes a frame to the journal and expects its reply; call it just before sending the frame."""
+        """Writes a frame to the journal and marks it as in flight; to be called just before it is sent."""
         record.row.dispatch = assignment.dispatch
         _assign(record, assignment)
         record.row.attempts += 1
@@ -187,7 +187,7 @@ class Ledger:
             return tuple(self._in_flight.values())
 
     def first_open(self) -> int:
-        """Returns the lowest number of a frame that has not ended; without any, that of the next frame."""
+        """Returns the lowest number of a frame that has not ended; if all have ended, the number of the next frame."""
         with self._changed:
             return self._first_open()
 
@@ -202,7 +202,7 @@ class Ledger:
         self._end(record, Outcome.DROPPED, reason)
 
     def accept(self, message: ResultMessage) -> FrameRecord | None:
-        """Returns the record of the frame that a reply belongs to, and takes it out of flight.
+        """Ends the flight of the frame that a reply belongs to, and returns its record.
 
         Returns None for a late, repeated or foreign reply, and for the refusal of one attempt while the other attempt
         may still be answered. Such a refusal is kept: it becomes the outcome if the other attempt times out.
@@ -258,7 +258,7 @@ class Ledger:
             self._end(record, Outcome(message.status.value), message.reason, result, message)
 
     def close_timed_out(self, processed_until_ns: int) -> None:
-        """Ends frames as `lost` whose time is over; all replies received until `processed_until_ns` were processed."""
+        """Ends overdue frames as `lost`; all replies received until `processed_until_ns` were processed."""
         with self._changed:
             timed_out = [record for record in self._in_flight.values() if record.lost_after_ns < processed_until_ns]
         for record in timed_out:
@@ -324,7 +324,7 @@ class Ledger:
             self._answered_retries.popitem(last=False)
 
     def _lose(self, record: FrameRecord, reason: str) -> None:
-        """Ends a frame without a reply; if one of two attempts was refused, that is the outcome."""
+        """Ends a frame without a reply; if one of two attempts was refused, the refusal is the outcome."""
         refusal = record.refusal
         if self._loads is not None:
             self._loads.unanswered(record, clock.now_ns())
@@ -348,7 +348,7 @@ class Ledger:
         result: ModelResult | None = None,
         message: ResultMessage | None = None,
     ) -> None:
-        """Writes the row of a frame, and hands the frame to the listeners. `message`: the reply, if it came in time."""
+        """Writes the row of a frame, and calls the listeners. `message`: the reply, if it came in time."""
         row = record.row
         row.outcome, row.reason = outcome, reason
         with self._changed:
@@ -396,7 +396,7 @@ def _is_second_refusal(message: ResultMessage, record: FrameRecord) -> bool:
 
 
 def _session(node: str) -> str:
-    """Returns the session in the name of a worker's process, cloud/<worker>/<session>; empty without one."""
+    """Returns the session in the name of a worker's process, cloud/<worker>/<session>; empty without a session."""
     return node.rpartition("/")[2]
 
 
@@ -405,7 +405,7 @@ class LastMinute:
 
     def __init__(self) -> None:
         self._frames = RecentFrames()
-        self._clock_error_ns: int | None = None  # At the latest reply.
+        self._clock_error_ns: int | None = None  # Error bound of the clock offset at the latest reply.
 
     def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
         """See FrameListener."""
@@ -418,7 +418,7 @@ class LastMinute:
             self._frames.add(row.outcome.value, {}, row.reason or row.outcome.value)
 
     def metrics(self, session: str, model: str, counts: RunCounts) -> VehicleMetrics:
-        """Returns the report. `counts`: the totals of the run."""
+        """Returns the metrics of the last minute. `counts`: the totals of the run."""
         recent, error_ns = self._frames.summary(), self._clock_error_ns
         return VehicleMetrics(
             session=session,
@@ -499,7 +499,7 @@ def matches_attempt(message: ResultMessage, stamps: tuple[Stamp, ...]) -> bool:
 
 
 def _node(message: ResultMessage) -> str:
-    """Returns the process of the replying worker that received the frame; empty if no stamp names one.
+    """Returns the process of the replying worker that received the frame; empty if no stamp names a process.
 
     Processes of other workers do not count: their times would corrupt the clock offset of this one.
     """

@@ -1,4 +1,4 @@
-"""The vehicle node: connects source, replay, pipeline, sender, receiver and listeners, so that every frame gets one row."""
+"""The vehicle node: connects source, pacing, pipeline, sender, receiver and listeners; every frame gets one row."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -39,15 +39,15 @@ _JOIN_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The vehicle's configuration, and what belongs to one run."""
+    """The settings of one run: the vehicle's configuration and the optional parts."""
 
     config: EdgeConfig
     session: str
     card: ModelCard
-    is_live: bool = False  # Whether the source is a camera.
-    reuse: Reuse | None = None  # What answers frames that need not be sent.
-    presentation: Presentation | None = None  # What presents an output for every frame when it is due.
-    listeners: Sequence[FrameListener] = ()  # What else follows the frames: the view, metrics, traces.
+    is_live: bool = False  # True if the source is a camera.
+    reuse: Reuse | None = None  # Answers frames that need not be sent.
+    presentation: Presentation | None = None  # Presents an output for every frame when it is due.
+    listeners: Sequence[FrameListener] = ()  # Further listeners: the view, metrics, traces.
     unresponsive_after_s: float = UNRESPONSIVE_AFTER_S
 
     @property
@@ -57,7 +57,7 @@ class RunSettings:
 
 
 class EdgeNode:
-    """One run: sends or accounts for every frame of a source."""
+    """One run: sends the frames of a source, and accounts for each of them."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class EdgeNode:
         self._finished = threading.Event()  # Set when no more replies are processed.
         self._events = events or TransportEvents()
         self._threads = ThreadGroup(self._on_thread_failure)
-        self._presenters = ThreadGroup(self._on_thread_failure)  # Apart, because a plug-in may hang.
+        self._presenters = ThreadGroup(self._on_thread_failure)  # A separate group, because a plug-in may hang.
         self._settings = settings
         self._transport = transport
         self.clocks = WorkerClocks()
@@ -141,29 +141,29 @@ class EdgeNode:
 
     @property
     def faults(self) -> Sequence[SkylaneError]:
-        """Errors that did not abort the run: why the source or the run ended early, and failures of sinks."""
+        """The errors that did not abort the run: of the source, of a run that ended early, and of sinks."""
         early = [fault for fault in (self._read_ahead.fault, self._events.end_reason) if fault]
         return early + self._writer.faults
 
     @property
     def results_too_late(self) -> int:
-        """Number of results that came too late for the sinks that need them in order."""
+        """The number of results that came too late for the sinks that need them in order."""
         return self._writer.too_late
 
     @property
     def pacing_notes(self) -> Sequence[str]:
-        """Where frames were not due at the times of their recording."""
+        """Notes on frames that were not due at their recorded times, such as shortened pauses."""
         shortened = [note if times == 1 else f"{times} {note}" for note, times in self._pacer.shortened.items()]
         return [*shortened, *self._pacer.timeline.notes]
 
     @property
     def timeline(self) -> Timeline | None:
-        """What pauses the playback; None for a camera."""
+        """The timeline, which can pause the playback; None for a camera."""
         return None if self._settings.is_live else self._pacer.timeline
 
     @property
     def has_schedule(self) -> bool:
-        """Whether frames are due at times of their own, not when earlier ones have ended."""
+        """True if each frame has a due time; False if a frame is due when earlier ones have ended."""
         return not self._settings.config.closed_loop
 
     def counts(self) -> RunCounts:
@@ -173,7 +173,7 @@ class EdgeNode:
         return replace(counts, ignored_answers={**counts.ignored_answers, "too_many": dropped}) if dropped else counts
 
     def stop(self) -> None:
-        """Sends no more frames; the run waits for a while for those in flight. May be called from a signal handler."""
+        """Ends sending; `run` then waits up to `DRAIN_S` for frames in flight. May be called from a signal handler."""
         self._stopped.set()
 
     def run(self, on_tick: Callable[[], None]) -> RunCounts:
@@ -230,13 +230,13 @@ class EdgeNode:
         return counts
 
     def _report(self) -> None:
-        """Sends the report of the last minute to `skylane status` and `skylane top`."""
+        """Publishes the metrics of the last minute, which `skylane status` and `skylane top` show."""
         settings = self._settings
         metrics = self._last_minute.metrics(settings.session, settings.config.model, self._ledger.counts())
         self._transport.report(metrics)
 
     def _wait_for_presenter(self, presenting: threading.Thread | None) -> None:
-        """Waits until every tick was presented; a presenter that hangs is left behind."""
+        """Waits until every tick was presented; a presenter that hangs is not waited for."""
         while presenting and presenting.is_alive() and self._presentation and not self._presentation.hangs:
             presenting.join(_TICK_S)
         self._presenters.abandon()

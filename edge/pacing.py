@@ -40,9 +40,9 @@ def poisson_ns(rate_hz: float, seed: int) -> Iterator[int]:
         at_s += generator.expovariate(rate_hz)
 
 
-_SHORTENED_PAUSE_NS = 10**9  # Takes the place of a pause longer than LONGEST_PAUSE_NS.
+_SHORTENED_PAUSE_NS = 10**9  # Replaces a pause longer than LONGEST_PAUSE_NS.
 _LONG_WAIT_NS = 10 * 10**9  # A longer wait for a frame is logged before it begins.
-_NAMED_PAUSES = 5  # Further shortened pauses are only counted.
+_NAMED_PAUSES = 5  # Number of shortened pauses that are named; others are only counted.
 _REMEDY = "--start-offset skips it, --closed-loop and --arrivals uniform ignore recorded times"
 _STOP_POLL_S = 0.2
 _STEP_OF_SPEED = 2.0
@@ -109,7 +109,7 @@ class FrameQueue:
 
 
 class ReadAhead:
-    """Reads a source in its own thread into a bounded queue, so that only a source that is too slow delays frames."""
+    """Reads a source in its own thread into a bounded queue, so that frames are late only if the source is too slow."""
 
     def __init__(self, source: FrameSource, config: EdgeConfig, stop: threading.Event) -> None:
         self._source = source
@@ -166,9 +166,9 @@ class ReadAhead:
 
 
 class Timeline:
-    """Maps the offsets of a schedule to due times. One thread waits, any other one controls.
+    """Maps the offsets of a schedule to due times. One thread waits; other threads pause it and change its speed.
 
-    As long as nobody pauses or changes the speed, an offset is due at the start plus the offset, however late the waiting
+    Without a pause or a change of speed, an offset is due at the start plus the offset, however late the waiting
     thread is. A pause moves all later due times; no frame's latency contains it.
     """
 
@@ -178,8 +178,8 @@ class Timeline:
         self._since_ns = 0
         self._offset_ns = 0.0
         self._speed = 1.0
-        self._paused_ns: int | None = None  # When the pause began; None if there is none.
-        self._steps = 0  # Frames that a paused user wants to see.
+        self._paused_ns: int | None = None  # Start of the current pause; None while not paused.
+        self._steps = 0  # Number of frames to play during a pause.
         self._pauses: list[int] = []
         self._speeds: list[float] = []
 
@@ -195,7 +195,7 @@ class Timeline:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the user did, for the record of the run."""
+        """Notes on pauses and changes of speed, for the manifest of the run."""
         notes = []
         with self._changed:
             lasting = [] if self._paused_ns is None else [clock.now_ns() - self._paused_ns]
@@ -209,7 +209,7 @@ class Timeline:
         return notes
 
     def toggle_pause(self) -> None:
-        """Pauses, or goes on."""
+        """Pauses, or ends the pause."""
         with self._changed:
             now_ns = clock.now_ns()
             if self._paused_ns is None:
@@ -221,7 +221,7 @@ class Timeline:
             self._changed.notify_all()
 
     def step(self) -> None:
-        """Makes the next frame due now, in a pause."""
+        """Makes the next frame due now; only during a pause."""
         with self._changed:
             self._steps += self.is_paused
             self._changed.notify_all()
@@ -253,7 +253,7 @@ class Timeline:
         return None
 
     def wait_while_paused(self, stop: threading.Event) -> None:
-        """Returns when there is no pause, or a step of it; for frames that have no schedule."""
+        """Waits until the pause ends or `step` was called; for frames without a schedule."""
         with self._changed:
             while self.is_paused and not self._steps and not stop.is_set():
                 self._changed.wait(_STOP_POLL_S)
@@ -270,7 +270,7 @@ class Timeline:
             self._changed.notify_all()
 
     def _anchor(self, now_ns: int) -> None:
-        """Makes now the point from which due times are computed."""
+        """Sets the point from which due times are computed to `now_ns`."""
         if self._since_ns:
             self._offset_ns += (now_ns - self._since_ns) * self._speed
             self._since_ns = now_ns
@@ -281,11 +281,11 @@ class Pacer:
     """Puts each frame into the queue when it is due.
 
     In an open loop, a schedule makes frames due; one that finds the queue full replaces the oldest of its camera there, which
-    is dropped. In a closed loop, no frame is dropped for lack of room: it is due when the window has room, and the frames of a
-    burst when all earlier frames have ended. A frame of a camera is due when it was grabbed.
+    is dropped. In a closed loop, no frame is dropped for lack of room: it is due when the window has room. Frames of a
+    burst are due when all earlier frames have ended, and a frame of a camera when it was grabbed.
 
     The due time comes from the schedule, not from the moment at which the pacer gets to it: a delay of the pacer counts
-    as latency of the frame. The user may pause the playback through the timeline; not that of a camera.
+    as latency of the frame. The timeline can pause the playback, except that of a camera.
     """
 
     frames: Iterable[Frame | UnreadableFrame]
@@ -293,9 +293,9 @@ class Pacer:
     ledger: Ledger
     config: EdgeConfig
     stop: threading.Event
-    is_live: bool = False  # Whether the source is a camera.
+    is_live: bool = False  # True if the source is a camera.
     on_due: Callable[[FrameRecord, Frame | UnreadableFrame], None] | None = None  # Called with every frame.
-    overflow_reason: Callable[[], str] = lambda: "window"  # Returns why a queued frame gives way to a newer one.
+    overflow_reason: Callable[[], str] = lambda: "window"  # Returns why a newer frame replaces a queued one.
     timeline: Timeline = field(default_factory=Timeline)
     shortened: Counter[str] = field(default_factory=Counter)  # Notes on pauses that were not waited for in full.
 

@@ -24,10 +24,10 @@ from shared.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
-    """The image of a frame as it is sent; nobody changes it any more."""
+    """The image of a frame as it is sent. Read-only: several threads use it."""
 
     sequence: int
-    image: Pixels  # In the colour order of the model; of the size of the model's input, or as demosaiced.
+    image: Pixels  # H×W×C, in the colour order of the model; resized to the model's input, or of the frame's size.
     geometry: Geometry
 
 
@@ -36,7 +36,7 @@ class PreparedImages:
 
     def __init__(self) -> None:
         self._images: dict[str, PreparedImage] = {}
-        self._passed: dict[str, int] = {}  # By camera, the latest frame that the pipeline has finished.
+        self._passed: dict[str, int] = {}  # Sequence of the latest finished frame by camera.
         self._changed = threading.Condition()
 
     def add(self, camera: str, image: PreparedImage) -> None:
@@ -51,7 +51,7 @@ class PreparedImages:
             self._changed.notify_all()
 
     def wait_for(self, camera: str, sequence: int, until_ns: int) -> PreparedImage | None:
-        """Waits until the pipeline has finished a frame, or until a time; returns its image if there is one."""
+        """Waits until the pipeline has finished a frame, or until `until_ns`; returns the frame's image, if any."""
         with self._changed:
             timeout_s = max(0, until_ns - clock.now_ns()) / 1e9
             self._changed.wait_for(lambda: self._passed.get(camera, -1) >= sequence, timeout_s)
@@ -60,11 +60,11 @@ class PreparedImages:
 
 
 class ColourSettings(Protocol):
-    """The settings that the input of a model depends on: those of a vehicle, or of a batch."""
+    """The settings of a vehicle or a batch on which the input of a model depends."""
 
     @property
     def resize(self) -> Resize | None:
-        """How frames are resized; None: as the card says."""
+        """The configured resize of frames; None: the resize of the model card."""
 
     @property
     def demosaic(self) -> str:
@@ -76,7 +76,7 @@ _FALLBACK_REASONS = (NO_WORKER, NO_BROKER, "window")  # Reasons to drop a frame 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Takes due frames from the queue, one at a time, and sends each one, unless it gets its result at the vehicle."""
+    """Takes due frames from the queue, one at a time, and sends those that get no result at the vehicle."""
 
     queue: FrameQueue
     window: InFlightWindow
@@ -86,10 +86,10 @@ class Pipeline:
     config: EdgeConfig
     options: RequestOptions  # The form of the results that the worker returns.
     images: PreparedImages  # Receives every prepared image.
-    reuse: ReuseStep | None = None  # With it, a frame needs room in the window only when it has to be sent.
+    reuse: ReuseStep | None = None  # With it, only a frame that must be sent needs room in the window.
 
     def run(self) -> None:
-        """Works until the queue is closed and empty, or until stopped; the body of a thread."""
+        """Processes frames until the queue is closed and empty, or until stopped; the body of a thread."""
         while self._wait() and (taken := self.queue.take()) is not None:
             record, frame = taken
             record.times[Stage.TAKEN] = clock.now_ns()
@@ -121,7 +121,7 @@ class Pipeline:
         return None
 
     def _answer(self, reuse: ReuseStep, record: FrameRecord, frame: Frame) -> str | None:
-        """Finds a result for a frame: an earlier frame's, the local model's or a worker's. Otherwise returns the reason."""
+        """Reuses a result, runs the local model, or sends the frame; returns the reason if none is possible."""
         if record.deadline.is_expired():
             return "deadline"
         try:
@@ -137,12 +137,12 @@ class Pipeline:
         reason = self._send_unless_similar(reuse, record)
         if reason not in _FALLBACK_REASONS or (local := local or reuse.infer(record, colour)) is None:
             return reason
-        record.times.pop(Stage.ENCODED, None)  # The local model comes before it in the order of the stages.
+        record.times.pop(Stage.ENCODED, None)  # Stage.INFERRED_LOCALLY comes before it in the order of the stages.
         reuse.answer(record, local)
         return None
 
     def _send_unless_similar(self, reuse: ReuseStep, record: FrameRecord) -> str | None:
-        """Sends a preprocessed frame, or ends it if an earlier one has a result by now; returns why neither is possible."""
+        """Sends a preprocessed frame, or ends it if a similar one has a result now; returns why neither is possible."""
         reason = self._wait_to_send(reuse, record)
         if reason is not None:
             return reason
@@ -160,7 +160,7 @@ class Pipeline:
         return reason
 
     def _wait_to_send(self, reuse: ReuseStep, record: FrameRecord) -> str | None:
-        """See `_wait_for_worker`. A local model answers at once; a full window is a reason in an open loop only."""
+        """Like `_wait_for_worker`, without waiting if a local model can answer; in an open loop, also requires room."""
         if reuse.has_local and (not self.sender.transport.is_connected or self.sender.no_worker_alive()):
             return self.sender.unsent_reason(NO_WORKER)
         reason = self._wait_for_worker(record)

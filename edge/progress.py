@@ -1,4 +1,4 @@
-"""Progress of a run: a progress bar on a terminal, with keys that control it; elsewhere a summary line per minute in the log."""
+"""The progress of a run: a bar on a terminal, with keys that control the run; otherwise a log line per minute."""
 
 import os
 import select
@@ -80,7 +80,7 @@ class PeriodicSummary:
 
 
 def _actions(node: EdgeNode) -> Mapping[str, Callable[[], None]]:
-    """Returns what each key does."""
+    """Returns the action of each key."""
     timeline = node.timeline
     if timeline is None:
         return {}
@@ -112,9 +112,9 @@ def _playback(timeline: Timeline | None) -> str:
 
 @contextmanager
 def reading_keys(actions: Mapping[str, Callable[[], None]]) -> Iterator[bool]:
-    """Calls the action of each key that is pressed; yields whether there are actions, and a terminal to read keys from.
+    """Calls the action of each key that is pressed; yields True if there are actions and a terminal to read from.
 
-    The terminal is as before at the end. A process in the background reads nothing, so that the shell does not stop it.
+    The terminal is restored at the end. A process in the background reads nothing, so that the shell does not stop it.
     """
     terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     if not actions or terminal is None or not _is_in_foreground(terminal):
@@ -124,7 +124,7 @@ def reading_keys(actions: Mapping[str, Callable[[], None]]) -> Iterator[bool]:
     ended = threading.Event()
     thread = threading.Thread(target=_read, args=(terminal, actions, ended), name="keys", daemon=True)
     try:
-        tty.setcbreak(terminal, termios.TCSADRAIN)  # Ctrl-C and Ctrl-Z work as ever.
+        tty.setcbreak(terminal, termios.TCSADRAIN)  # Ctrl-C and Ctrl-Z keep their meaning.
         thread.start()
         yield True
     finally:
@@ -141,7 +141,7 @@ def _read(terminal: int, actions: Mapping[str, Callable[[], None]], ended: threa
         elif select.select([terminal], [], [], _POLL_S)[0]:
             pressed = os.read(terminal, _READ_BYTES).decode(errors="ignore")
             if not pressed:
-                return  # The terminal is gone.
+                return  # The terminal was closed.
             while pressed:
                 key = next((each for each in actions if pressed.startswith(each)), pressed[0])
                 pressed = pressed[len(key) :]

@@ -19,7 +19,7 @@ from shared.runlog.latency_log import WITH_RESULT
 from shared.stages import Stage, durations_ns
 
 _LOG = get_logger("edge")
-_CROSSING = "crossing"  # As in the latency log: the time away minus the worker's.
+_CROSSING = "crossing"  # The stage of the latency log: round trip minus the worker's time.
 
 
 class VehicleCollector(NodeCollector):
@@ -74,7 +74,7 @@ def open_metrics(config: EdgeConfig, transport: Transport) -> Iterator[VehicleCo
     """Serves the metrics of a run at the configured address.
 
     Raises:
-        SkylaneError: nothing can listen there.
+        SkylaneError: the address cannot be listened on.
     """
     assert config.metrics is not None
     collector = VehicleCollector(config, transport)

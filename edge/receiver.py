@@ -68,7 +68,7 @@ def decode_result(
 ) -> tuple[Any, str]:
     """Returns the result in a reply, or None and the problem with it.
 
-    A reply without a result, because the worker refused the frame, is no problem: both are empty then.
+    A reply without a result, because the worker refused the frame, is no problem: it gives None and "".
 
     Args:
         message: The reply.
@@ -91,7 +91,7 @@ def _check_model(message: ResultMessage, card: ModelCard, workers: WorkerDirecto
     """Checks that a result is of the model of the run, or of another version of it that takes its place.
 
     Raises:
-        SkylaneError: it is of another task or model, or of a version that no worker announced or whose size or labels differ.
+        SkylaneError: the task or model differs, or no worker announced the version, or its size or labels differ.
     """
     if message.task != card.task:
         raise SkylaneError(f"its model answers a {message.task}")

@@ -11,7 +11,7 @@ a frame has been unanswered with recent reply times:
   unanswered for longer than the 99th percentile of reply times. If a deadline leaves less time, the retry waits for as long
   as the deadline permits.
 - The worker of a frame is on trial: it has not answered yet, or not since it was silent. Its frame is retried after the larger of
-  250 ms and 3 × the time that the worker leads to expect, or earlier if a deadline demands it.
+  250 ms and 3 × the expected time of the worker, or earlier if a deadline demands it.
 - No worker is known to have failed. A frame is retried if it is unanswered for longer than 250 ms and 3 × the 95th
   percentile of reply times, and either frames sent later were answered, or, with at least two workers, no frame was
   answered for just as long. When all workers are merely slow, neither holds: a retry would double the load. Each
@@ -56,7 +56,7 @@ class RetryPolicy:
     """Plans the retries of frames in flight. Has no connection and no thread."""
 
     def __init__(self, stats: WorkerStats, *, window: int, after_ms: float | None = None) -> None:
-        """`after_ms`: silence that triggers a retry, whatever is known of other frames; None: derived from recent reply times."""
+        """`after_ms`: silence that triggers a retry; None: derived from recent reply times and from other frames."""
         self._stats = stats
         self._max_unexplained = max(1, window // 2)
         self._after_ns = None if after_ms is None else round(after_ms * 1e6)
@@ -110,7 +110,7 @@ class RetryPolicy:
         if has_others and (now_ns < sent_ns + silence_ns or self._after_ns is not None):
             return True
         if self._stats.replies_to_later_frames(sent_ns) >= _MIN_LATER_REPLIES:
-            return True  # Also of one worker: the group may still contain one that died unnoticed.
+            return True  # Also with one worker: the group may still contain a dead process.
         return has_others and now_ns - self._stats.latest_reply_ns() > silence_ns
 
 
@@ -122,7 +122,7 @@ def _last_failure_ns(record: FrameRecord, failures: Failures, now_ns: int) -> in
 
 
 def _end_ns(record: FrameRecord) -> int:
-    """Returns the time until which a reply is useful."""
+    """Returns the time, in ns, until which a reply is useful."""
     return min(record.lost_after_ns, record.deadline.at_ns)
 
 
@@ -154,7 +154,7 @@ class Retrier:
             return _CHECK_INTERVAL_S
         now_ns, failures = clock.now_ns(), directory.failures()
         workers = self.watch.online(now_ns)
-        on_trial = frozenset(each.name for each in workers if each.known is not None and each.known.is_on_trial)
+        on_trial = frozenset(worker.name for worker in workers if worker.known is not None and worker.known.is_on_trial)
         unresponsive = frozenset(worker.name for worker in workers if worker.is_unresponsive)
         # If no worker responds, the cause may be the connection or this process.
         if len(unresponsive) == len(workers):

@@ -48,10 +48,10 @@ _LOG = get_logger("edge")
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A run that has ended, and what its log does not say."""
+    """A run that has ended: its folder, totals, errors and printed lines."""
 
     folder: Path
-    outcomes: Mapping[Outcome, int]  # Also of frames whose rows a full disk lost.
+    outcomes: Mapping[Outcome, int]  # Includes frames whose rows were lost to a full disk.
     faults: Sequence[SkylaneError]
     notes: Sequence[str]  # Lines to print before the tables of its report.
     remarks: Sequence[str]  # Lines to print after them.
@@ -112,7 +112,7 @@ def play(
         sampled_processes: See `run`.
         on_ready: See `run`.
         on_begin: Called with the node before the first frame is due; the node may be stopped from then on.
-        on_result: Called with one tick after the other if the run has a presenter, otherwise with each result as it arrives.
+        on_result: Called with each tick if the run has a presenter, otherwise with each result as it arrives.
 
     Raises:
         SkylaneError: the run could not begin.
@@ -173,7 +173,7 @@ def play(
         faults = _play_to_the_end(node, recorder, _expected_frames(config, source.frame_count), progress)
         counts = node.counts()
         _LOG.info("run ended", read=counts.read, **{outcome.value: n for outcome, n in counts.outcomes.items()})
-        manifest |= {  # More complete after reading.
+        manifest |= {  # The provenance can gain notes while frames are read.
             "source": _with_notes(source.provenance, node.pacing_notes),
             "sampling": sampler.account(),
         }
@@ -196,7 +196,7 @@ def play(
     )
 
 
-# What follows a run with a library of an extra, by the option that asks for it; each opens a context.
+# Contexts that follow a run and need the library of an extra, by option.
 _FOLLOWERS = {
     "--metrics": Entry("edge.prometheus_metrics:open_metrics", "metrics"),
     "--otel": Entry("edge.frame_spans:export_rows", "otel"),
@@ -204,16 +204,16 @@ _FOLLOWERS = {
 
 
 def open_follower(option: str, value: str | None, *arguments: Any) -> AbstractContextManager[Any]:
-    """Returns the context of what follows a run if its option has a value, else one that gives None.
+    """Returns the context for an option in _FOLLOWERS; without a value, a context that yields None.
 
     Raises:
-        MissingExtraError: its library is not installed.
+        MissingExtraError: the library of the option is not installed.
     """
     return nullcontext() if value is None else load("option", _FOLLOWERS, option)(*arguments)
 
 
 class _ListeningSink:
-    """Passes results on as they arrive."""
+    """A sink that calls a function with each result as it arrives."""
 
     in_order = False
 
@@ -227,7 +227,7 @@ class _ListeningSink:
 def _play_to_the_end(
     node: EdgeNode, recorder: OutputRecorder | None, frame_count: int | None, progress: Console
 ) -> list[SkylaneError]:
-    """Runs a node and returns the errors of its run; each of its files but the manifest is complete then."""
+    """Runs a node and returns the errors of its run; all its files but the manifest are then complete."""
     faults: list[SkylaneError] = []
     try:
         with recorder or nullcontext():
@@ -304,7 +304,7 @@ def open_sinks(config: EdgeConfig, folder: Path, card: ModelCard) -> list[Sink]:
 def _open_recorder(
     presentation: Presentation | None, config: EdgeConfig, folder: Path, card: ModelCard
 ) -> Iterator[OutputRecorder | None]:
-    """Yields what records the outputs of a run; None if nothing is presented."""
+    """Yields the recorder of a presenter's outputs; None without a presenter."""
     if presentation is None:
         yield None
         return
@@ -411,7 +411,7 @@ def print_report(
 
 
 def common_faults(rows: Sequence[Mapping[str, str]], source_name: str, model: str) -> Iterator[SkylaneError]:
-    """Yields the error that all frames of a run share, with its remedy, which the tables have no room for."""
+    """Yields the error that all frames of a run share, with its remedy, because the tables do not show it."""
     if rows and all(row["reason"].startswith("undecodable") for row in rows):
         yield SourceError(f"{source_name}: none of its {len(rows)} frames can be read: {rows[0]['reason']}")
     if rows and all(row["outcome"] == Outcome.REJECTED for row in rows):
@@ -437,7 +437,7 @@ def exit_code(
 
 
 def _shared_reason(rows: Sequence[Mapping[str, str]]) -> str:
-    """Returns the reason of the first frame if the others failed for one of its kind, with details of their own."""
+    """Returns the first frame's reason if the others differ only in its details, else a pointer to the table."""
     kind, _, details = rows[0]["reason"].partition(":")
     is_shared = bool(details) and all(row["reason"].partition(":")[0] == kind for row in rows)
     return rows[0]["reason"] if is_shared else "see the table of outcomes"

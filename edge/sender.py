@@ -1,4 +1,4 @@
-"""The sender: the window of frames in flight, the wait for a worker, and the delivery of frames to one."""
+"""The sender: limits the frames in flight, waits for a worker, and delivers frames to workers."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -32,12 +32,12 @@ class InFlightWindow:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the run was stopped."""
+        """True once the run was stopped."""
         return self._stop.is_set()
 
     @property
     def has_room(self) -> bool:
-        """Whether one more frame may be sent."""
+        """True if another frame may be sent."""
         return self.in_flight < self._size
 
     def wait_for_room(self, unless: Callable[[], bool] = lambda: False) -> bool:
@@ -55,12 +55,12 @@ class InFlightWindow:
         self._stop.wait(_POLL_S)
 
     def acquire(self) -> None:
-        """Counts a frame that is about to be sent."""
+        """Adds a frame that is about to be sent to the window."""
         with self._condition:
             self.in_flight += 1
 
     def ended(self, record: FrameRecord, _: ModelResult | None) -> None:
-        """Uncounts a frame that has ended, if it was sent. See FrameListener."""
+        """Removes a frame that has ended from the window, if it was sent. See FrameListener."""
         if record.row.attempts:
             with self._condition:
                 self.in_flight -= 1
@@ -75,12 +75,12 @@ class Sender:
     ledger: Ledger
     window: InFlightWindow
     node: str  # Name of this process in stamps.
-    dispatcher: Dispatcher | None = None  # Without it, the transport chooses the worker of every frame.
+    dispatcher: Dispatcher | None = None  # None: the transport chooses the worker of every frame.
     liveness: LivenessMonitor | None = (
         None  # Detects that all online workers hang; without it, frames sent to them time out.
     )
     worker_wait_s: float = 0.0  # Time that a frame may wait for a worker to return.
-    keep_messages: bool = False  # Whether to keep sent messages for a retry; the window limits their number.
+    keep_messages: bool = False  # True to keep sent messages for a retry, at most one per frame in flight.
 
     def no_worker_alive(self) -> bool:
         """Returns whether no worker serves the model, or all that do are unresponsive."""
@@ -89,7 +89,7 @@ class Sender:
         return self.liveness is not None and self.liveness.all_unresponsive()
 
     def wait_for_worker(self) -> bool:
-        """Waits for a worker, up to the configured time; returns False if none is alive then."""
+        """Waits for a worker, up to the configured time; returns False if no worker is alive at its end."""
         if not self.no_worker_alive():
             return True
         wait_until_ns = clock.now_ns() + round(self.worker_wait_s * 1e9)
@@ -99,11 +99,11 @@ class Sender:
             if not self.no_worker_alive():
                 return True
             self.window.pause()
-        self.worker_wait_s = 0.0  # No worker came back in that time, so later frames do not wait.
+        self.worker_wait_s = 0.0  # No worker returned in that time, so later frames do not wait.
         return False
 
     def unsent_reason(self, reason: str) -> str:
-        """Returns the reason of a frame that is not sent now: NO_BROKER without a connection to it, else `reason`."""
+        """Returns NO_BROKER if the broker is disconnected, else `reason`: why a frame is not sent now."""
         return NO_BROKER if self.transport.has_lost_broker else reason
 
     def send(self, record: FrameRecord, message: FrameMessage) -> None:
@@ -124,7 +124,7 @@ class Sender:
         self.deliver(message, request, assignment, lambda reason: ledger.close_undelivered(frame_id, reason))
 
     def assign(self, excluded: Collection[str] = ()) -> Assignment:
-        """Returns where to send the next frame."""
+        """Returns the worker for the next frame, except those in `excluded`."""
         if self.dispatcher is None:
             return ANY_WORKER
         return self.dispatcher.choose(self.ledger.in_flight(), clock.now_ns(), excluded)
@@ -139,7 +139,7 @@ class Sender:
     ) -> None:
         """Sends an attempt of a frame that the ledger expects.
 
-        A frame that has certainly reached no worker goes to another one in the same attempt. `unreachable`: the workers to
+        A frame that reached no worker is sent to another one in the same attempt. `unreachable`: the workers to
         which it could not be delivered. `on_undelivered` is called with the reason if no worker got it.
         """
         worker = assignment.worker

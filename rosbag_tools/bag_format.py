@@ -73,7 +73,7 @@ def chosen_format(path: Path, name: str | None, source: BagFormat = BagFormat.MC
 
     Raises:
         UnknownNameError: there is no such format.
-        SkylaneError: the path has the name of another kind of file, such as a text.
+        SkylaneError: the path has the suffix of another kind of file, such as a text.
     """
     if name is None:
         if path.suffix == ".bag":
@@ -129,9 +129,9 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     """Checks that a bag can be written to `path`.
 
     Raises:
-        SkylaneError: something is there, and it is not a bag or may not be replaced.
+        SkylaneError: the path exists, and is not a bag or may not be replaced.
     """
-    if not os.path.lexists(path):  # A link to nothing is in the way too.
+    if not os.path.lexists(path):  # A broken link counts as existing.
         return
     if not overwrite:
         raise SkylaneError(f"{path} exists: choose another name, or --force to replace it")
@@ -146,7 +146,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
 
 
 def remove_bag(path: Path) -> None:
-    """Deletes the bag at `path`, if there is one; raises a SkylaneError if it is not a bag."""
+    """Deletes the bag at `path`, if it exists; raises a SkylaneError if it is not a bag."""
     check_target(path, overwrite=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

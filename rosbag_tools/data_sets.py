@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class ImagePattern(NamedTuple):
-    """Where images and their label images are, relative to the folder; a `*` stands for the same text in both."""
+    """The paths of images and of their label images in the folder; a `*` stands for the same text in both."""
 
     images: str
     truth: str
@@ -17,7 +17,7 @@ class DataSetLayout(NamedTuple):
     description: str
     patterns: tuple[ImagePattern, ...] = ()  # The first one with images and label images is used.
     name: str = ""  # Pattern of an image's name: the sequence, and the number of the frame. Empty: no numbers.
-    rate_hz: float = 0.0  # At which the numbers count.
+    rate_hz: float = 0.0  # Frame numbers per second.
     coloured: tuple[str, ...] = ("colour",)  # Kinds of PNG with the colours of the label file; others have class ids.
 
 

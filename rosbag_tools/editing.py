@@ -1,4 +1,4 @@
-"""Copies a bag: a part of it, some of its topics, or in another format."""
+"""Copies a bag or a part of it, by time or topics, and converts its format."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ def rewrite(
     """Copies messages into a new bag, unchanged unless the serialization of the formats differs.
 
     `topics` (empty: all) and the times, in seconds after the bag's first message, select the messages.
-    Without `bag_format`, `chosen_format` selects it. A topic is left out from the first message on whose type is
-    unknown or whose bytes do not fit its type.
+    Without `bag_format`, `chosen_format` selects it. A topic is left out from the first message
+    whose type is unknown or whose bytes do not fit its type.
 
     Raises:
         SkylaneError: the source is missing, is not a bag, or has no such topic or no message in that part; or the

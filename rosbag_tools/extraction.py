@@ -20,7 +20,7 @@ class Extracted:
 
     frames: int
     unreadable: tuple[str, ...]
-    without_frames: dict[str, str]  # Cameras of which no frame was written, with the reason of their first one.
+    without_frames: dict[str, str]  # Cameras without a written frame, with the reason of the first frame.
 
 
 def extract(
@@ -67,7 +67,7 @@ def extract(
 
 
 def _png(frame: Frame | UnreadableFrame, *, raw: bool) -> bytes | bytearray | memoryview:
-    """Encodes a frame; a SkylaneError says why it has no picture."""
+    """Encodes a frame as PNG; raises a SkylaneError with the reason if it has no picture."""
     if isinstance(frame, UnreadableFrame):
         raise SkylaneError(frame.reason)
     pixels, layout = frame.pixels, frame.layout

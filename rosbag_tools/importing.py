@@ -1,4 +1,4 @@
-"""Makes a drive of a data set: its images, and its label images as true labels, become a bag."""
+"""Writes a data set as a bag: its images, and its label images as true labels."""
 
 import re
 import struct
@@ -27,15 +27,15 @@ from shared.imaging.labels import MAX_MASK_LABELS, Labels, labels_from
 from shared.sanitize import printable
 
 CAMERA = "/camera"
-GAP_S = 10.0  # Between two sequences, which are written one after the other.
-UNLABELLED_ID = 255  # Of pixels without a class.
+GAP_S = 10.0  # Time between two sequences in the bag.
+UNLABELLED_ID = 255  # Class id of pixels without a class.
 
 _START_NS = 1_700_000_000_000_000_000  # An arbitrary date, the same for every drive.
 _FRAME_ID = "camera"
-_UNSCORED = re.compile("unlabell?ed|void|ignored?|unused-[0-9]+", re.IGNORECASE)  # Names of ids that are no classes.
-_COLOURS = 1 << 24  # Of 8 bits a channel.
-_SHOWN = 5  # Names, values or colours in an error.
-_PNG_KINDS = {0: "grey", 2: "colour", 3: "palette", 4: "grey", 6: "colour"}  # By colour type.
+_UNSCORED = re.compile("unlabell?ed|void|ignored?|unused-[0-9]+", re.IGNORECASE)  # Names of ids that are not classes.
+_COLOURS = 1 << 24  # Number of colours with 8 bits per channel.
+_SHOWN = 5  # Maximum number of names, values or colours in an error.
+_PNG_KINDS = {0: "grey", 2: "colour", 3: "palette", 4: "grey", 6: "colour"}  # By the colour type of the header.
 _ROTATABLE = (b"Exif\0\0", b"eXIf")  # Beginnings of data that can hold an orientation.
 
 
@@ -53,7 +53,7 @@ class DataSetFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """The frames of a data set in order, and what their labels mean."""
+    """The frames of a data set in order, and its label set."""
 
     frames: tuple[DataSetFrame, ...]
     sequences: int
@@ -75,7 +75,7 @@ def find_frames(
     labels: Labels | None = None,
     rate_hz: float | None = None,
 ) -> DataSet:
-    """Finds the images of a data set and their label images, and when they were taken.
+    """Finds the images of a data set, their label images and their times.
 
     Args:
         folder: The folder of the data set.
@@ -85,7 +85,7 @@ def find_frames(
         rate_hz: Images per second, instead of the numbers in the names.
 
     Raises:
-        DataSetError: the files are not there or do not belong together, or their names have no times.
+        DataSetError: files are missing or do not match, or their names have no times.
     """
     patterns = layout.patterns
     if images is not None and truth is not None:
@@ -105,8 +105,8 @@ def find_frames(
         if number in frames:
             raise DataSetError(f"{frames[number]} and {image} have the same time: remove one, or give --rate")
         frames[number] = image
-    found, count = _in_time(sequences, pairs, rate_hz or layout.rate_hz)
-    return DataSet(found, count, labels or labels_from(pattern.labels), layout.coloured)
+    in_order, count = _in_time(sequences, pairs, rate_hz or layout.rate_hz)
+    return DataSet(in_order, count, labels or labels_from(pattern.labels), layout.coloured)
 
 
 def write_drive(
@@ -120,8 +120,8 @@ def write_drive(
 ) -> None:
     """Writes a data set as a bag: `image_raw`, `labels` (mono8 class ids, 255 without a class) and `label_info`.
 
-    Every frame with a label image has its labels, and their names, with the stamp of its image. The bag appears at `path`
-    when it is complete; an existing one is replaced then.
+    The labels of a frame, and the names of the classes, have the stamp of its image. The bag appears at `path` when
+    it is complete, and then replaces an existing one.
 
     Raises:
         DataSetError, ImageFileError: an image or a label image cannot be used.
@@ -164,7 +164,7 @@ def _write_frame(writer: BagWriter, frame: DataSetFrame, reader: "_LabelReader")
 
 
 def _pairs(folder: Path, patterns: tuple[ImagePattern, ...]) -> tuple[ImagePattern, dict[Path, Path | None]]:
-    """Returns the first pattern that finds images and label images, and the label image of each image."""
+    """Returns the first pattern that matches images and label images, and the label image (or None) by image."""
     looked = []
     for pattern in patterns:
         truths, images = _matches(folder, pattern.truth), _matches(folder, pattern.images)
@@ -193,7 +193,7 @@ def _pairs(folder: Path, patterns: tuple[ImagePattern, ...]) -> tuple[ImagePatte
 
 
 def _matches(folder: Path, pattern: str) -> dict[tuple[str, ...], Path]:
-    """Returns the files that a pattern matches, by the texts that its `*` stand for."""
+    """Returns the files that match a pattern, by the texts in place of its `*`."""
     parts = pattern.split("/")
     if "*" not in pattern or "**" in pattern or set(pattern) & set("?[]") or {"", ".", ".."} & set(parts):
         raise DataSetError(
@@ -274,7 +274,7 @@ class _LabelReader:
         """Returns a label image as H×W class ids.
 
         Raises:
-            ImageFileError: it is no PNG, is transparent, or holds colours or ids that the label file does not have.
+            ImageFileError: the file is no PNG, is transparent, or has colours or ids that are not in the label file.
         """
         data = _data_of(path)
         try:
@@ -285,7 +285,7 @@ class _LabelReader:
             raise ImageFileError(
                 path, "is a JPEG, which changes labels where classes meet: get the label images as PNG"
             )
-        bits, colour_type = data[24], data[25]  # Of the header.
+        bits, colour_type = data[24], data[25]  # Fields of the PNG header.
         kind = _PNG_KINDS[colour_type]
         has_colours = kind in self._coloured
         palette = _palette_of(data)
@@ -314,7 +314,7 @@ class _LabelReader:
         return self._translated(path, self._by_id, ids, "ids", str)
 
     def _check_palette(self, path: Path, palette: Sequence[tuple[int, ...]], indices: Sequence[int]) -> None:
-        """Refuses indices that are no class ids: most of their colours are those of classes, but of others."""
+        """Refuses a palette whose indices are not class ids: most of its colours are those of other classes."""
         known = self._labels.colours
         shown = {index: palette[index] for index in indices if index < min(len(palette), UNLABELLED_ID)}
         equal = {index: colour for index, colour in shown.items() if colour in known}
@@ -360,7 +360,7 @@ def _as_rgb(colour: int) -> str:
 
 
 def _palette_of(data: bytes) -> list[tuple[int, ...]]:
-    """Returns the colours of a PNG's palette, RGB; none if it has no palette."""
+    """Returns the RGB colours of a PNG's palette; empty without a palette."""
     at = data.find(b"PLTE")
     length = struct.unpack_from(">I", data, at - 4)[0] if at >= 0 and _PNG_KINDS[data[25]] == "palette" else 0
     levels = data[at + 4 : at + 4 + length]
@@ -368,7 +368,7 @@ def _palette_of(data: bytes) -> list[tuple[int, ...]]:
 
 
 def _without_palette(data: bytes) -> bytes:
-    """Returns a PNG whose values are the indices of the palette of the given one: the same, declared as grey."""
+    """Returns the PNG declared as grey, so that its values are the indices of its palette."""
     begin, at, kept = data[:8], 33, []
     header = bytearray(data[12:29])  # The name and the content of the first chunk.
     header[13] = 0  # The colour type.

@@ -32,21 +32,21 @@ class TopicReport:
     name: str
     type: str
     count: int
-    encodings: dict[str, int]  # Messages by encoding; by format if compressed.
-    resolutions: dict[str, int]  # Messages by size, written "1936×1216": width first.
+    encodings: dict[str, int]  # Number of messages by encoding, or by format if compressed.
+    resolutions: dict[str, int]  # Number of messages by size, as "1936×1216" (width first).
     rate_hz: float | None  # Average over the whole topic, including gaps.
     gaps: int  # Number of pauses longer than GAP_FACTOR median periods.
     worst_gap_s: float | None
     zero_stamps: int
     unreadable: int  # Messages whose image header cannot be read.
     bits: str  # Bits of the values in 16-bit images, measured in the first ones; empty for 8 bits.
-    serialization: str = ""  # Of the messages.
-    fault: str = ""  # Why the messages are not supported.
+    serialization: str = ""  # Serialization of the messages.
+    fault: str = ""  # The reason why the messages are not supported; empty if they are.
 
 
 @dataclass(frozen=True, slots=True)
 class BagReport:
-    """Summary of a bag."""
+    """The content of a bag: its format, times, size, topics and notes."""
 
     path: str
     format: str
@@ -57,7 +57,7 @@ class BagReport:
     messages: int
     topics: tuple[TopicReport, ...]
     notes: tuple[str, ...]
-    synthetic: bool  # Whether images are marked as those of a drive that Skylane rendered.
+    synthetic: bool  # True if images are marked as rendered by Skylane.
 
 
 def inspect(path: Path) -> BagReport:

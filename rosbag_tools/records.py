@@ -19,7 +19,7 @@ COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 SYNTHETIC = "synthetic_"  # Start of the frame_id in the messages of a synthetic drive.
 FFMPEG_PACKET = "ffmpeg_image_transport_msgs/msg/FFMPEGPacket"
 _RAW, _COMPRESSED, _VIDEO = "raw", "compressed", "video"
-_KINDS = {  # By the type in ROS, or by the schema of a protocol buffer.
+_KINDS = {  # Kinds of messages, by ROS type or protobuf schema.
     IMAGE: _RAW,
     COMPRESSED_IMAGE: _COMPRESSED,
     FFMPEG_PACKET: _VIDEO,
@@ -37,7 +37,7 @@ class Serialization(StrEnum):
     ROS1 = "ros1"
     CDR = "cdr"
     PROTOBUF = "protobuf"
-    OTHER = "other"  # Such messages are counted, and nothing else.
+    OTHER = "other"  # Messages with another serialization are only counted.
 
     @property
     def is_ros(self) -> bool:
@@ -55,11 +55,11 @@ class TopicChannel:
     definition: str = ""  # Empty if the file has no definition.
     is_idl: bool = False  # The definition is in OMG IDL instead of ROS's notation.
     is_latched: bool = False  # Late subscribers get the last message; only an index shows it.
-    encoding: str = ""  # The name of the serialization in an MCAP file, if it is none of ROS.
+    encoding: str = ""  # Name of the serialization in an MCAP file if it is not of ROS.
 
     @property
     def message_type(self) -> str:
-        """The type with "/msg/", as in ROS 2; recorders of ROS 1 and ROS 2 may omit it."""
+        """The type with "/msg/", as in ROS 2; recorders may omit "/msg/"."""
         return _message_type(self.type)
 
     @property
@@ -84,7 +84,7 @@ class TopicChannel:
 
     @property
     def fault(self) -> str:
-        """Why the messages cannot be read, if their serialization is not supported."""
+        """The reason why the messages cannot be read; empty for a supported serialization."""
         return (
             "" if self.wire is not Serialization.OTHER else f"{self.encoding or 'unnamed'} messages are not supported"
         )
@@ -108,12 +108,12 @@ class Message:
     time_ns: int  # Recording time.
     data: bytes
     place: str = ""  # "byte 4117" of the file or "row 12" of the database; empty if read by the index.
-    picture: tuple[Pixels, Layout] | None = None  # Of a video message that was decoded.
-    loss: str = ""  # Why a video message has no picture.
+    picture: tuple[Pixels, Layout] | None = None  # The decoded picture of a video message.
+    loss: str = ""  # The reason why a video message has no picture.
 
     @property
     def is_video(self) -> bool:
-        """True for a packet of a video, also of one in compressed images, which `with_pictures` recognizes."""
+        """True for a packet of a video; in compressed images only after `with_pictures`."""
         return self.channel.has_video or self.picture is not None or bool(self.loss)
 
 

@@ -44,10 +44,10 @@ def verify(path: Path, progress: Callable[[Message], object] = lambda _: None) -
         found = is_damaged = False
         for claim in bag.file_claims:
             yield BagFault(claim.place, "", None, None, claim.reason)
-        for each in bag.topics:
-            if fault := each.channel.fault:
+        for bag_topic in bag.topics:
+            if fault := bag_topic.channel.fault:
                 found = True
-                yield BagFault("not checked", each.name, None, None, f"its {each.count} messages: {fault}")
+                yield BagFault("not checked", bag_topic.name, None, None, f"its {bag_topic.count} messages: {fault}")
         for item in with_pictures(bag.scan()):
             if isinstance(item, Message):
                 progress(item)
@@ -126,7 +126,7 @@ class _Check:
         return [BagFault(message.place, channel.topic, sequence, at_ns, reason) for reason in reasons]
 
     def _clock_jump(self, message: Message) -> str:
-        """Compares backwards with the topic, because files can be in the order of topics, and forwards with all."""
+        """Compares a jump back with the topic, as files can be ordered by topic, and a jump ahead with all topics."""
         time_ns = message.time_ns
         before_ns = self._recorded_ns.get(message.channel, time_ns)
         newest_ns = time_ns if self._newest_ns is None else self._newest_ns

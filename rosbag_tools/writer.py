@@ -53,7 +53,7 @@ class BagWriter:
         bag_format: A name of `BagFormat`; None selects ROS 1 for a path named .bag, otherwise MCAP.
         compression: "none"; ROS 1: "bz2" or "lz4"; ROS 2: "zstd" (per chunk in MCAP, per message in sqlite),
             "zstd-message" or "zstd-file".
-        overwrite: Whether an existing bag at `path` is replaced; other files never are.
+        overwrite: True to replace an existing bag at `path`; other files are never replaced.
 
     Raises:
         SkylaneError: the path exists, or its name does not fit the format;
@@ -195,7 +195,7 @@ class BagWriter:
             self._uncommitted_bytes = 0
 
     def _require_space(self, size: int) -> None:
-        """Raises while there is still space for the index: every reader can open a bag with an index."""
+        """Raises an error while the disk still has space for the index, so that readers can open the bag."""
         copy = self._written_bytes + size if self._is_copied_at_end else 0
         disk = shutil.disk_usage(self.path.parent)
         if not disk.total or not os.access(self.path.parent, os.W_OK):

@@ -23,7 +23,7 @@ Grey = npt.NDArray[np.uint8]  # H×W.
 _CV: Any = cv2  # Its type hints lack arguments that may be None and scalars.
 _COARSEST_GRID = 4  # Pixels of the model's input between two vectors of a step, at most.
 _REFINED_GRID = 2  # Pixels of the model's input between two vectors of a composed motion.
-_FEWEST_VECTORS = 32  # Along the shorter side of the coarsest grid: a small input has finer grids.
+_FEWEST_VECTORS = 32  # Minimum along the shorter side of a grid, so small inputs have finer grids.
 _LARGEST_RATIO = 4  # Largest ratio of the durations of two steps between which the speed is assumed to be equal.
 _BETTER_BY = 1  # Grey levels by which another motion of a point must fit better.
 _SMALL_AREA, _LARGE_AREA = (3, 3), (9, 9)  # Pixels over which the difference of two pictures is averaged.
@@ -38,7 +38,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 30, 960  # Ticks from a change until a larger size 
 
 
 class FlowSize(StrEnum):
-    """The size of the images that the flow is computed from, relative to the model's input."""
+    """The size of the images from which the flow is computed, relative to the model's input."""
 
     FULL = "full"
     HALF = "half"
@@ -57,7 +57,7 @@ class Motion:
     displacement: Vectors  # Position then minus position now, in pixels of the grid.
     then: Grey  # The picture of the result's frame; of the next tick if that one was skipped.
     now: Grey
-    whole: "WholePictures | None" = None  # None: there is no time to refine the motion on them.
+    whole: "WholePictures | None" = None  # None if there is no time to refine the motion.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Search:
     """The motions that are tried for each point, beside its own; distances in pixels of the grid."""
 
     neighbours: tuple[int, ...] = ()  # The best motions so far of the points at these distances, one after the other.
-    shifts: tuple[float, ...] = ()  # The best motion so far, changed by so much.
+    shifts: tuple[float, ...] = ()  # Changes of the best motion so far.
     interpolation: int = cv2.INTER_LINEAR
 
 
 @dataclass(frozen=True, slots=True)
 class WholePictures:
-    """Both pictures of a motion with all their pixels, and how the motion is refined on them."""
+    """Both pictures of a motion with all their pixels, and the search that refines the motion on them."""
 
     then: Grey
     now: Grey
@@ -88,7 +88,7 @@ _THOROUGH_PIXEL_SEARCH = Search(neighbours=(2, 4, 8), shifts=(1,), interpolation
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """How motion is computed at a size of the flow."""
+    """The parameters of the optical flow at one size."""
 
     spacing: int  # Pixels of the model's input between two pixels of the images that the flow is computed from.
     patch_px: int
@@ -166,7 +166,7 @@ class FlowTrack:
     """The optical flow between the latest ticks of one camera. One thread uses it.
 
     Call `add` once a tick, then `motion_since` with the due time of the result to be moved. Ticks may be left out: the flow
-    spans the gap. An image of another size, a due time before the last one, or a long gap starts anew. Each flow starts
+    spans the gap. An image of another size, an earlier due time, or a long gap resets the track. Each flow starts
     from the one before, which makes it more accurate at the same cost, because motion changes slowly.
     """
 
@@ -179,7 +179,7 @@ class FlowTrack:
         self._form: tuple[Any, ...] = ()
         self._sequence = 0
         self._steps: deque[_Step] = deque(maxlen=_MAX_STEPS)
-        self._chain: _Chain | None = None  # The latest one,
+        self._chain: _Chain | None = None  # The latest chain,
         self._motion: Motion | None = None  # and the motion along it.
         self._start: Vectors | None = None  # The latest flow as DIS computed it.
         self._dis = {size: _dis(method) for size, method in _METHODS.items()}
@@ -218,7 +218,7 @@ class FlowTrack:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Adds the time of the body to that of the present tick, which chooses the size."""
+        """Adds the time of its block to that of the present tick, which determines the next size."""
         start_ns = self._clock_ns()
         yield
         self._took_ns += self._clock_ns() - start_ns
@@ -271,7 +271,7 @@ class FlowTrack:
             is_alike = 0 < duration_ns <= _LARGEST_RATIO * before.duration_ns
             start = start * np.float32(duration_ns / before.duration_ns) if is_alike else None
         spacing = _METHODS[self.size].spacing
-        if spacing < _COARSEST_GRID:  # Small patches of small images find what large patches miss, and are cheap.
+        if spacing < _COARSEST_GRID:  # Small patches of small images find what large patches miss, at a low cost.
             start = self._start = self._dis_flow(FlowSize.QUARTER, grey, start)
         flow = self._dis_flow(self.size, grey, start)
         if self._start is None:
@@ -391,7 +391,7 @@ def _misfit(
 
 
 def _shape(picture: Grey, spacing: int) -> tuple[int, int]:
-    """Returns the shape of a grid whose points are so many pixels of a picture apart; less in a small picture."""
+    """Returns the shape of a grid with points `spacing` pixels apart, or less in a small picture."""
     height, width = picture.shape
     largest = spacing * (min(height, width) // _FEWEST_VECTORS) // _COARSEST_GRID
     spacing = max(1, min(spacing, largest))
@@ -403,7 +403,7 @@ def _shrunk(image: Any, shape: tuple[int, int]) -> Any:
 
 
 def _dis(method: _Method) -> Any:
-    """Returns a flow without a pyramid level below the images that it is given, which have the right size already."""
+    """Returns a DIS flow that works at the size of the given images, without a finer pyramid level."""
     dis = _CV.DISOpticalFlow_create(_CV.DISOPTICAL_FLOW_PRESET_ULTRAFAST)
     dis.setFinestScale(0)
     dis.setPatchSize(method.patch_px)

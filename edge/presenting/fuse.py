@@ -1,7 +1,7 @@
-"""The presenter that combines the newest result, moved to now, with the local model's result for now.
+"""The presenter that combines the newest result, moved along the image motion to now, with the local model's result.
 
-Which of the two is right was measured (`fusion_table.py`): for each pixel by the classes that both give it, by the age of the
-result, by how well the moved picture fits the present one, and by the local model's probabilities.
+The reliability of both was measured (`fusion_table.py`): for each pixel by the classes of both, the age of the
+result, the difference between the moved picture and the present one, and the local model's probabilities.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ def local_input(image: ImageArray, card: ModelCard) -> ImageArray:
 def local_output(outputs: Mapping[str, Any], plan: Geometry, model: Model) -> LocalOutput:
     """Makes the output for a tick from the local model's outputs for one image.
 
-    `plan`: the geometry of the reference model's input. Scores that are not one for each class are not used.
+    `plan`: the geometry of the reference model's input. Scores are only used if there is one for each class.
     """
     height, width = plan.target_height, plan.target_width
     if "mask" in outputs:
@@ -80,8 +80,8 @@ def local_output(outputs: Mapping[str, Any], plan: Geometry, model: Model) -> Lo
         has_scores = scores is not None and scores.shape[-1] == len(model.card.labels.names)
         probabilities = _as_bytes(calibrated_softmax(scores, _SOFTENING)) if has_scores else None
         return LocalOutput(scaled_mask(outputs["mask"], height, width), probabilities)
-    found = objects(outputs, _from_input(height, width, model.card.height, model.card.width), model.manifest)
-    return LocalOutput(Detections(boxes.to_source(found.boxes, plan), found.class_ids, found.scores))
+    detections = objects(outputs, _from_input(height, width, model.card.height, model.card.width), model.manifest)
+    return LocalOutput(Detections(boxes.to_source(detections.boxes, plan), detections.class_ids, detections.scores))
 
 
 def _from_input(height: int, width: int, own_height: int, own_width: int) -> Geometry:
@@ -105,10 +105,10 @@ _SAME_OBJECT = 0.5  # Intersection over union from which two boxes of a class sh
 
 
 class FusePresenter:
-    """Presents both results combined; the local one alone without a usable remote one, and the other way round."""
+    """Presents both results combined, or only the local or the remote one if the other cannot be used."""
 
     def __init__(self, parts: PresenterParts) -> None:
-        """`parts` has a local model.
+        """`parts` must have a local model.
 
         Raises:
             FusionError: the fusion file is missing or invalid, or is for other models.
@@ -164,14 +164,14 @@ class Disagreement:
 
 
 def fused_mask(table: FusionTable, age: int, pair: MaskPair) -> Mask:
-    """Returns the class on which both masks agree, or else that of the table. The margins of a letterbox stay.
+    """Returns a mask with the class on which both agree, else that of the table. A letterbox keeps its margins.
 
     `age`: index of an age of the table.
     """
-    found = disagreement(table.header.labels, pair)
+    differing = disagreement(table.header.labels, pair)
     whole = pair.moved.copy()
     part = picture(whole, pair.geometry)
-    part[np.divmod(found.pixels, part.shape[1])] = table.arrays["classes"][age].ravel()[found.places]
+    part[np.divmod(differing.pixels, part.shape[1])] = table.arrays["classes"][age].ravel()[differing.places]
     return whole
 
 

@@ -19,7 +19,7 @@ from shared.messages.model_card import ModelCard
 from shared.package_data import shipped
 from shared.reuse.tuning import TunedModelSection
 
-FEATURES = 1  # Version of what the tables are indexed by; a change of edge/presenting/fuse.py needs a new one.
+FEATURES = 1  # Version of the features that index the tables; a change in fuse.py needs a new version.
 RESIDUALS, CERTAINTIES, AGREEMENTS = 5, 4, 4  # Ranges of each feature of a pixel.
 SCORES = 10  # Equal ranges of a box's score.
 
@@ -81,7 +81,7 @@ class FusionTable:
     arrays: Mapping[str, npt.NDArray[Any]]
 
     def age_index(self, age_ms: float) -> int | None:
-        """Returns the index of the nearest measured age, by ratio; None above all of them: the result is too old."""
+        """Returns the index of the nearest measured age, by ratio; None for an age above all of them (too old)."""
         ages = self.header.ages_ms
         if age_ms > ages[-1]:
             return None
@@ -91,7 +91,7 @@ class FusionTable:
         """Checks that the table is for these two models.
 
         Raises:
-            FusionError: it is for other ones; the message names `path`, the file.
+            FusionError: the table is for other models; the message names `path`, its file.
         """
         for role, tuned, card in (
             ("reference model", self.header.reference, reference),
@@ -109,7 +109,7 @@ class FusionTable:
 
 
 def shipped_fusion(reference: str, local: str) -> Path | None:
-    """Returns the fusion file that ships for two models; None if there is none."""
+    """Returns the fusion file that ships for two models; None if no file ships for them."""
     path = shipped("configs") / "tuning" / f"{reference}-{local}-fusion.npz"
     return path if path.is_file() else None
 
@@ -118,7 +118,7 @@ def fusion_for(given: Path | None, reference: ModelCard, local: ModelCard) -> Fu
     """Reads the given fusion file, else the one that ships for the models, and checks that it fits them.
 
     Raises:
-        FusionError: there is none, or it is invalid, or for other models.
+        FusionError: the file is missing, invalid or for other models.
     """
     path = given or shipped_fusion(reference.name, local.name)
     if path is None:
@@ -164,7 +164,7 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def _read_array(archive: ZipFile, entry: ZipInfo) -> npt.NDArray[Any]:
-    """Reads an array after checking that its header announces no more bytes than the file has."""
+    """Reads an array after checking that its header does not announce more bytes than the file has."""
     with archive.open(entry) as file:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError(f"{entry.filename} is no array of NumPy's format 1.0")
@@ -197,7 +197,7 @@ def table_shape(ages: int, labels: int) -> tuple[int, ...]:
 
 
 def _problem(header: FusionHeader, arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Returns what is wrong with a file; empty if nothing is."""
+    """Returns the problem of a file; empty for a valid file."""
     if header.features != FEATURES:
         return f"its features are version {header.features}, this program needs {FEATURES}: tune it again"
     if tuple(sorted(arrays)) != tuple(sorted(_ARRAYS[header.task])):

@@ -1,4 +1,4 @@
-"""Presents beside the pipeline: every due frame is a tick, which gets an output or a reason."""
+"""Runs the presenters beside the pipeline: every due frame is a tick, which gets an output or a reason."""
 
 import threading
 from collections import deque
@@ -30,13 +30,13 @@ from shared.threads import lower_priority
 
 # Reasons why a tick has no output.
 NO_RESULT, TOO_OLD, CAMERA_CHANGED = "no_result", "too_old", "camera_changed"
-SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one: the presenter has not said why.
+SKIPPED, STOPPED, NO_OUTPUT = "skipped", "stopped", "no_output"  # The last one: the presenter gave no reason.
 HUNG = "hung"
-_LONGEST_GAP_NS = 2_000_000_000  # Between the stamps of two frames of a scene that moves on.
-_SLOW_CAMERA_FACTOR = 3  # A gap may also be so many times as long as the one before.
+_LONGEST_GAP_NS = 2_000_000_000  # Longest time between the stamps of two frames of one scene.
+_SLOW_CAMERA_FACTOR = 3  # A gap may also be this many times as long as the previous one.
 _NICENESS = 5  # Sending comes first on a busy core; with the lowest priority, outputs would be 100 ms late there.
 _HEAD_START_NS = 10_000_000  # Longest wait of a tick for the sending of its frame.
-_HANG_S = 10.0  # A presenter that works on one tick for longer hangs.
+_HANG_S = 10.0  # Time on one tick after which a presenter counts as hanging.
 _MAX_LEFT_OUT = 1024  # Ticks that wait for a presenter that hangs.
 
 _LOG = get_logger("edge")
@@ -52,7 +52,7 @@ class _DueFrame:
     record: FrameRecord
     frame: Frame | UnreadableFrame
     scene: int
-    newest: ArrivedResult | None = None  # The newest one when the tick was taken; never of a later frame.
+    newest: ArrivedResult | None = None  # The newest result when the tick was taken; not of a later frame.
 
     @property
     def sequence(self) -> int:
@@ -67,16 +67,16 @@ class _DueFrame:
 
 @dataclass(slots=True)
 class _Camera:
-    """The state of a camera."""
+    """The state of a camera: its scene, its waiting tick and its results."""
 
-    scene: int = 0  # The first tick of its present scene: results of earlier frames do not fit it.
+    scene: int = 0  # First tick of the present scene; results of earlier frames do not fit.
     form: tuple[tuple[int, ...], Layout] | None = None  # Shape and layout of its latest readable frame.
     stamp_ns: int = 0
     gap_ns: int = 0
     sequence: int = -1  # The number of its latest tick.
     waiting: _DueFrame | None = None
     newest: ArrivedResult | None = None
-    early: ArrivedResult | None = None  # Arrived before the tick of its frame was offered.
+    early: ArrivedResult | None = None  # A result that arrived before the tick of its frame.
     presenter: Presenter | None = None
     presenter_scene: int = 0
 
@@ -96,12 +96,12 @@ class Presentation:
         runs_local: bool = False,
         hang_s: float = _HANG_S,
     ) -> None:
-        """`build` makes a presenter. `runs_local`: it runs the local model itself, and needs the workers' results only."""
-        self.listeners: list[OnPresented] = []  # Called with one tick at a time; complete before the first frame.
+        """`build` makes a presenter. `runs_local`: it runs the local model itself, and uses workers' results only."""
+        self.listeners: list[OnPresented] = []  # Called with one tick at a time; not changed during a run.
         self.describe_parts: Callable[[], Mapping[str, Any]] = dict  # Returns the manifest's entries on the parts.
         self.images = PreparedImages()  # The pipeline adds to them.
-        self.first_ready_ns: dict[str, int] = {}  # When the first output of each camera was ready.
-        self.restarts = 0  # Number of times that a camera changed, so that its presenter started anew.
+        self.first_ready_ns: dict[str, int] = {}  # Time of the first output of each camera.
+        self.restarts = 0  # Number of times that a presenter was replaced because its camera changed.
         self._build = build
         self._card = card
         self._config = config
@@ -144,10 +144,10 @@ class Presentation:
         is_local = row.outcome is Outcome.ANSWERED_LOCALLY
         if result is None or (is_local and self._runs_local):
             return
-        made_of = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
+        origin = OutputOrigin.LOCAL if is_local else OutputOrigin.REMOTE
         if self._config.present == HOLD:
             self._add_ready(row.camera, max(record.times.values()))
-        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, made_of)
+        arrived = ArrivedResult(row.sequence, record.times[Stage.DUE], result.result, origin)
         with self._condition:
             camera = self._cameras.setdefault(row.camera, _Camera())
             if arrived.sequence > camera.sequence:
@@ -176,7 +176,7 @@ class Presentation:
         return self._taken is not None and clock.now_ns() - self._taken_ns >= self._hang_ns
 
     def close(self) -> None:
-        """Delivers the ticks that a presenter that hangs, or a run that failed, has left; none is delivered later."""
+        """Delivers the ticks that a hanging presenter or a failed run has left; no tick is delivered later."""
         with self._delivery, self._condition:
             left = [*self._left_out, *(each.waiting for each in self._cameras.values()), self._taken]
             ticks = [self._left(each) for each in left if each is not None]
@@ -185,7 +185,7 @@ class Presentation:
             self._is_closed = True
 
     def _left(self, tick: PresentedTick | _DueFrame) -> PresentedTick:
-        """Returns a tick that the presenter did not come to, with the reason."""
+        """Returns a tick that was not presented, with the reason."""
         due = tick if isinstance(tick, PresentedTick) else _without_output(tick, STOPPED)
         return replace(due, reason=HUNG) if self.hangs else due
 
@@ -207,7 +207,7 @@ class Presentation:
         return [camera.waiting for camera in self._cameras.values() if camera.waiting is not None]
 
     def _presented(self, due: _DueFrame) -> PresentedTick:
-        """Returns a tick with its output."""
+        """Runs the presenter of a tick's camera, and returns the tick with its output or the reason for its absence."""
         # The frame is sent first, so that both do not need the same core at once.
         prepared = self.images.wait_for(due.frame.camera, due.sequence, due.due_ns + _HEAD_START_NS)
         taken_ns = clock.now_ns()
@@ -239,7 +239,7 @@ class Presentation:
         )
 
     def _output(self, due: _DueFrame, tick: Tick) -> tuple[Output, ArrivedResult | None]:
-        """Returns the presenter's output for a tick, and the result that it was made of, if it was made of one."""
+        """Returns the presenter's output for a tick, and the result that it was made from, if any."""
         camera = self._cameras[due.frame.camera]
         try:
             return self._made_by(self._presenter(camera, due.scene), due, tick)
@@ -268,7 +268,7 @@ class Presentation:
         return output, newest if is_newest or output.origin is not OutputOrigin.LOCAL else None
 
     def _input(self, frame: Frame, prepared: PreparedImage | None) -> tuple[ImageArray, Geometry]:
-        """Returns the model's input as RGB; `prepared`: the image of the pipeline, if it has prepared this frame."""
+        """Returns the model's input as RGB; `prepared`: the pipeline's image of this frame, if any."""
         if prepared is not None:
             image, plan = prepared.image, prepared.geometry
         else:

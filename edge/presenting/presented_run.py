@@ -1,4 +1,4 @@
-"""The presenting of a run: checked and opened before the first frame, and recorded until the last one.
+"""Opens the presentation of a run, and records its outputs.
 
 Every tick has a row in `presented.csv`; the sinks of RUN/presented get the outputs.
 """
@@ -31,7 +31,7 @@ from shared.threads import ThreadGroup
 
 OUTPUTS_FOLDER = "presented"  # Subfolder of a run with the files of the sinks.
 _STALL_S = 60.0
-_RECENT_TICKS = 1000  # More than are presented between the arrival of a result and the call that reports it.
+_RECENT_TICKS = 1000  # More ticks than pass between the arrival of a result and the call that reports it.
 
 
 class PresenterError(SkylaneError):
@@ -40,7 +40,7 @@ class PresenterError(SkylaneError):
 
 @contextmanager
 def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentation | None]:
-    """Yields what the configuration asks for; None if nothing is to be presented.
+    """Yields the configured presentation; None if no presenter is configured.
 
     Raises:
         SkylaneError: the presenter, the local model or the measured reliability cannot be used for this model.
@@ -61,7 +61,7 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
         presenter(parts)  # Raises the error of a file that cannot be used, before the first frame.
         yield Presentation(partial(presenter, parts), card, config)
         return
-    # The pipeline has a local model of its own, as each model serves one thread.
+    # The pipeline opens its own local model, because only one thread may use a model.
     with opened_local_model(find_local_model(config, card), config) as local:
         results, local_card = LocalResults(local), local.model.card
         fusion = config.fusion or shipped_fusion(card.name, local_card.name)
@@ -75,7 +75,7 @@ def open_presentation(config: EdgeConfig, card: ModelCard) -> Iterator[Presentat
 
 
 class OutputRecorder:
-    """Records every tick. The presenter never waits for the sinks: an output that finds their queue full is left out there.
+    """Records every tick. The presenter never waits for the sinks: they miss an output if their queue is full.
 
     Enter it before the first tick, and leave it after the last one.
     """
@@ -93,9 +93,9 @@ class OutputRecorder:
         self._writer = SinkWriter(sinks, card)
         self._config = config
         self._threads = ThreadGroup(lambda: None)
-        self._not_ready = 0  # Ticks at which no output was known to be ready; the last of them are looked at again.
+        self._not_ready = 0  # Ticks without an output known to be ready; the last ones are checked again.
         self._recently_not_ready: deque[tuple[str, int]] = deque(maxlen=_RECENT_TICKS)
-        self._after_due_ms: Counter[int] = Counter()  # Outputs by the time after their tick, which bounds the memory.
+        self._after_due_ms: Counter[int] = Counter()  # Outputs by their time after the tick; bounds the memory.
         presentation.listeners.append(self._add)
 
     def __enter__(self) -> Self:
@@ -173,7 +173,7 @@ class OutputRecorder:
             )
 
     def _is_ready(self, camera: str, due_ns: int) -> bool:
-        """Returns whether a tick had an output when it was due: its camera's first one stays until the next."""
+        """Returns whether a tick had an output when it was due: an output of a camera stays until the next one."""
         first_ns = self._presentation.first_ready_ns.get(camera)
         return first_ns is not None and first_ns <= due_ns
 

@@ -1,4 +1,4 @@
-"""The contract and the table of presenters, which turn late results into an output for now, and the simplest one."""
+"""The contract and the table of presenters, which turn late results into an output for now; the hold presenter."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from shared.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A frame at the time at which it is due: the moment for which an output is wanted."""
+    """A frame when it is due: the presenter makes an output for this time."""
 
     sequence: int
     due_ns: int
@@ -25,7 +25,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ArrivedResult:
-    """The newest result of a camera that has arrived, and the frame that it is right for."""
+    """The newest result of a camera that has arrived, and the frame that it was computed for."""
 
     sequence: int
     due_ns: int
@@ -56,10 +56,10 @@ class PresenterParts:
 
 
 class Presenter(Protocol):
-    """Makes the outputs of one camera, in one thread. Built as `Presenter(parts)`. Ticks come in order; some may miss."""
+    """Makes the outputs of one camera, in one thread. Built as `Presenter(parts)`. Ticks come in order, with gaps."""
 
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
-        """Returns the output for a tick. `newest`: None if no result has arrived, or only one that is too old."""
+        """Returns the output for a tick. `newest`: None if no result has arrived, or if it is too old."""
 
 
 def _has_places(task: Task) -> bool:
@@ -93,7 +93,7 @@ class HoldPresenter:
     """Presents the newest result until a newer one arrives."""
 
     def __init__(self, parts: PresenterParts) -> None:
-        del parts  # It needs none.
+        del parts  # The contract passes them; this presenter needs no parts.
 
     def present(self, tick: Tick, newest: ArrivedResult | None) -> Output:
         """See Presenter."""

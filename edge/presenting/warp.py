@@ -1,4 +1,4 @@
-"""The presenter that moves the newest result to now, by the motion of the image, and how results are moved."""
+"""The presenter that moves the newest result along the image motion to now; functions that move masks and boxes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +25,8 @@ from shared.messages.results import Detections, Result
 from shared.runlog.presented_log import OutputOrigin
 
 _CENTRE = 0.5  # The centre of a pixel in the coordinates of boxes.
-_POINTS_PER_SIDE = 8  # Least number of points along a side of a box from which its motion is taken.
-_FEWEST_FOR_GROWTH = 16  # Points.
+_POINTS_PER_SIDE = 8  # Smallest number of points along a side of a box from which its motion is taken.
+_FEWEST_FOR_GROWTH = 16  # Smallest number of points from which the growth of a box is taken.
 _MOST_GROWTH = 0.5  # Largest growth of a box, relative to its size.
 _BLUR_PX = 5  # Side of the square over which differences in brightness are averaged, in pixels of the grid.
 
@@ -40,7 +40,7 @@ class Doubt:
 
 
 def moved_result(result: Result, motion: Motion, geometry: Geometry) -> Result | None:
-    """Returns a mask or objects as they would be now; None for what has no place in the model's input."""
+    """Returns a mask or detections moved to now; None for other results."""
     if isinstance(result, Detections):
         return moved_detections(result, motion, geometry)
     size = (geometry.target_height, geometry.target_width)
@@ -48,7 +48,7 @@ def moved_result(result: Result, motion: Motion, geometry: Geometry) -> Result |
 
 
 def moved_mask(mask: Mask, motion: Motion, geometry: Geometry) -> Mask:
-    """Returns a mask of the model's input size as it would be now.
+    """Returns a mask of the model's input size, moved to now.
 
     Each pixel takes the class of the pixel that it comes from; what was outside the image takes the nearest class at the
     border. The margins of a letterbox stay.
@@ -73,7 +73,7 @@ def doubt_of(motion: Motion) -> Doubt:
 
 
 def moved_detections(detections: Detections, motion: Motion, geometry: Geometry) -> Detections:
-    """Returns the objects as they would be now.
+    """Returns the detections moved to now.
 
     Each box moves and grows with the points that come from inside it (medians), and is clipped to the frame. A box of which
     no point is in the picture any more is removed.
@@ -101,7 +101,7 @@ def _origins(motion: Motion) -> Vectors:
 def _moved_box(
     box: npt.NDArray[Any], displacement: Vectors, reach: tuple[npt.NDArray[Any], npt.NDArray[Any]]
 ) -> npt.NDArray[Any] | None:
-    """Returns a box as it is now, moved and scaled with the points that come from inside it; None if there are none.
+    """Returns a box as it is now, moved and scaled with the points that come from inside it; None without such points.
 
     `reach`: the smallest and the largest displacement. Only points that near can come from inside the box.
     """
@@ -128,7 +128,7 @@ def _moved_box(
 
 
 def _growth(places: npt.NDArray[Any], moves: npt.NDArray[Any]) -> float:
-    """Returns by what share of itself the distance between points grew along one axis.
+    """Returns the relative growth of the distance between points along one axis.
 
     Compares the medians of both halves, which a few points of the background do not change.
     """

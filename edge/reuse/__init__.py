@@ -1,5 +1,5 @@
-"""Frames that are not sent: the difference detector reuses results, and a local model answers.
+"""Answers frames at the vehicle: the gate reuses results of similar frames, and a local model computes results.
 
-Start with `step`, which decides about each frame; `opening` checks and opens what a run is configured to use. The
+Start with `step`, which decides about each frame; `opening` checks and opens the configured parts. The
 algorithms are in `shared.reuse`.
 """

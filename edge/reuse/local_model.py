@@ -34,7 +34,7 @@ from shared.threads import ThreadGroup
 RAISED, TIMED_OUT = "raised", "timed_out"  # Reasons of failures.
 _MAX_RAISES_IN_A_ROW = 3
 _PAUSE_S = 1.0  # Time without the model after it failed; doubled each time that it fails again,
-_LONGEST_PAUSE_S = 60.0  # up to this.
+_LONGEST_PAUSE_S = 60.0  # up to this limit.
 _JOIN_TIMEOUT_S = 10.0
 _OPENING_TIMEOUT_S = 60.0
 
@@ -48,8 +48,8 @@ class LocalModelError(SkylaneError):
 class LocalModel:
     """Infers one image at a time. One thread calls it; the model itself runs in the thread `local model`.
 
-    A model that exceeds the time limit, or raises three times in a row, is paused, and then tried again; one that hangs is
-    not tried before it returns. The pauses become longer until it answers.
+    A model that exceeds the time limit, or raises three times in a row, is paused, and then tried again; a model that
+    hangs is not tried before it returns. Each further failure doubles the pause.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class LocalModel:
             pause_s: Length of the first pause.
 
         Raises:
-            LocalModelError: the model was not open in time; other errors of `open_model` are raised as they are.
+            LocalModelError: the model was not open in time; errors of `open_model` are raised unchanged.
         """
         self.failures: Counter[str] = Counter()
         self.pauses = 0
-        self.pause_reason = ""  # Why the model was last paused; empty if it never was.
+        self.pause_reason = ""  # Reason of the last pause; empty if it never was paused.
         self._timeout_s = timeout_s
         self._first_pause_s = self._pause_s = pause_s
         self._paused_until_ns = 0
-        self._is_overdue = False  # Whether the answer to an image is still missing after the time limit.
+        self._is_overdue = False  # True while an answer is missing after the time limit.
         self._images: queue.SimpleQueue[Images | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Outputs | Exception] = queue.SimpleQueue()
         self._took_ms: deque[float] = deque(maxlen=1000)
@@ -101,7 +101,7 @@ class LocalModel:
 
     @property
     def is_on(self) -> bool:
-        """Whether the model may be called: it is not paused, and has returned from its last image."""
+        """True if the model may be called: it is not paused, and has returned from its last image."""
         if self._is_overdue and not self._answers.empty():
             self._answers.get()  # Too late to be used.
             self._is_overdue = False
@@ -113,16 +113,16 @@ class LocalModel:
         return median(self._took_ms) if self._took_ms else None
 
     def counts(self) -> dict[str, Any]:
-        """Returns what the manifest of a run says about the model's answers."""
+        """Returns the manifest's numbers of answers and failures."""
         return {
             "median_ms": self.median_ms,
             "failures": dict(self.failures),
             "pauses": self.pauses,
-            "switched_off": self.pause_reason,  # The key of earlier releases: why it was last paused.
+            "switched_off": self.pause_reason,  # Kept from earlier releases; the reason of the last pause.
         }
 
     def infer(self, image: Images) -> Outputs | None:
-        """Returns the model's outputs for an image of its input's size, without the batch; None if it fails.
+        """Returns the model's outputs by name for an image of its input size, without the batch axis; None if it fails.
 
         Must only be called while `is_on`.
         """
@@ -156,7 +156,7 @@ class LocalModel:
         self.model.close()
 
     def _abandon(self) -> None:
-        """Leaves the thread alone; it ends if the model ever returns."""
+        """Stops waiting for the thread, which ends if the model ever returns."""
         self._images.put(None)
         self._threads.abandon()
 
@@ -187,22 +187,22 @@ class LocalAnswer:
     """The outputs of the local model for one frame."""
 
     outputs: Outputs
-    is_sure: bool  # Whether the cascade accepts the answer; False without a cascade.
+    is_sure: bool  # True if the cascade accepts the answer; False without a cascade.
 
 
 class Pace:
-    """Measures how often frames are due, from those that the local model gets."""
+    """Measures the mean time between due frames, from the frames that the local model gets."""
 
     def __init__(self) -> None:
         self._due: list[tuple[int, int]] = []  # Sequence number and due time of the first frame and the latest one.
 
     def add(self, record: FrameRecord) -> None:
-        """Adds a frame that was due later than those before."""
+        """Adds a frame; frames come in the order of their due times."""
         self._due = [*self._due[:1], (record.id.sequence, record.times[Stage.DUE])]
 
     @property
     def period_ms(self) -> float | None:
-        """The mean time between two due frames; None if it is unknown."""
+        """The mean time between two due frames; None before the second frame."""
         if len(self._due) < 2:  # The first and the latest
             return None
         (first, first_ns), (last, last_ns) = self._due
@@ -247,7 +247,7 @@ class LocalAnswers:
         certain = False
         try:
             confidence = task_named(card.task).confidence(outputs, self.model.model.manifest, self.temperature)
-        except ConfidenceError:  # A cascade checks before the first frame that there is one.
+        except ConfidenceError:  # A cascade checks before the first frame that answers have a confidence.
             pass
         else:
             record.row.local_confidence = confidence.lowest

@@ -1,4 +1,4 @@
-"""Checks and opens what a run is configured to use instead of sending frames, and reports about it."""
+"""Checks and opens the configured gate and local model of a run, and reports on their use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ class Reuse:
         return self.local is not None and self.local.thresholds is not None
 
     def record(self) -> dict[str, Any]:
-        """Returns the section of the manifest: the settings in use, and what was counted so far."""
+        """Returns the section of the manifest: the settings in use, and the counts so far."""
         record = dict(self.settings)
         if self.gate is not None:
             record["gate"] = {**record["gate"], "resets": self.gate.resets}
@@ -50,7 +50,7 @@ class Reuse:
         return record
 
     def lines(self, counts: RunCounts, *, is_open_loop: bool) -> Iterator[str]:
-        """Yields how many frames were not sent and why, and warnings, for the summary."""
+        """Yields the summary's lines on frames that were not sent, and warnings."""
         if self.gate is not None:
             gate = self.settings["gate"]
             yield (
@@ -89,7 +89,7 @@ def _local_lines(local: LocalAnswers, counts: RunCounts, *, is_open_loop: bool) 
 
 @contextmanager
 def open_reuse(config: EdgeConfig, card: ModelCard) -> Iterator[Reuse | None]:
-    """Yields what the configuration asks for; None if it asks for nothing. The local model is warm.
+    """Yields the configured gate and local model, warmed up; None if neither is configured.
 
     `card`: the card of the reference model, which the workers serve.
 
@@ -146,7 +146,7 @@ def check_local_model(stored: StoredModel, card: ModelCard) -> None:
     """Checks that a local model can answer in place of the reference model.
 
     Raises:
-        LocalModelError: its task, labels, aspect ratio or format differ.
+        LocalModelError: the task, labels, aspect ratio or format differ.
     """
     name, own = stored.name, stored.card()
     if own.task != card.task:
@@ -216,7 +216,7 @@ class _Tuned:
 
     @classmethod
     def find(cls, config: EdgeConfig, card: ModelCard) -> "_Tuned | None":
-        """Returns the configured tuning file, else the one that ships for the model if it fits; None without any."""
+        """Returns the configured tuning file, else the one that ships for the model if it fits; None without a file."""
         path = config.tuning or shipped_tuning(card.name)
         if path is None:
             return None
@@ -232,7 +232,7 @@ class _Tuned:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The file for the manifest, with what its numbers cost on the drives that they were chosen on."""
+        """The file for the manifest, with the accuracy lost by its numbers on the drives that they were tuned on."""
         measured = self.tuning.measured
         return {"tuning": str(self.path)} | (
             {} if measured is None else {"measured": measured.model_dump(mode="json", exclude_none=True)}
@@ -265,7 +265,7 @@ def _gate_settings(config: EdgeConfig, method: str, card: ModelCard, tuned: _Tun
 
 
 def _tuned_local(config: EdgeConfig, stored: StoredModel, tuned: _Tuned | None) -> TunedLocalSection | None:
-    """Returns the tuned numbers of the local model; None without a tuning file that has them, if the run needs none."""
+    """Returns the tuned numbers of the local model; None if no file has them and the run does not need them."""
     if tuned is None:
         return None
     try:

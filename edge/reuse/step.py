@@ -1,4 +1,4 @@
-"""The step of the pipeline that finds results at the vehicle: an earlier frame's, or the local model's."""
+"""The step of the pipeline that finds results at the vehicle: of an earlier frame, or of the local model."""
 
 from dataclasses import dataclass
 
@@ -22,22 +22,22 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReuseStep:
-    """Ends frames that need not be sent, or cannot be. The thread of the pipeline calls it."""
+    """Ends frames that need not or cannot be sent. Called by the thread of the pipeline."""
 
     reuse: Reuse
     ledger: Ledger
     writer: SinkWriter
     card: ModelCard
-    waits_for_room: bool  # A frame waits for room in the window if the loop is closed, and is dropped if it is open.
+    waits_for_room: bool  # True in a closed loop; in an open loop, a frame without room is dropped.
 
     @property
     def has_cascade(self) -> bool:
-        """Whether the local model also answers frames that could be sent."""
+        """True if the local model also answers frames that could be sent."""
         return self.reuse.has_cascade
 
     @property
     def has_local(self) -> bool:
-        """Whether the local model can answer a frame now."""
+        """True if there is a local model that is not paused."""
         return self.reuse.local is not None and self.reuse.local.model.is_on
 
     def wait_for_sinks(self, window: InFlightWindow) -> bool:
@@ -74,13 +74,13 @@ class ReuseStep:
         record.row.gate_distance = compared.distance
         if compared.reused is not None:
             record.times[Stage.GATED] = clock.now_ns()
-            for later in (Stage.INFERRED_LOCALLY, Stage.ENCODED):  # The gate had the last word.
+            for later in (Stage.INFERRED_LOCALLY, Stage.ENCODED):  # The last stage is then that of the gate.
                 record.times.pop(later, None)
             record.row.local_confidence = None
         return self._is_reused(record, compared)
 
     def infer(self, record: FrameRecord, colour: Pixels) -> LocalAnswer | None:
-        """Runs the local model on a preprocessed frame; returns None if there is none, or if it is paused or fails.
+        """Runs the local model on a preprocessed frame; returns None without a model, or if it is paused or fails.
 
         `colour`: the demosaiced frame in the colour order of the model of the run.
         """

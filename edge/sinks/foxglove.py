@@ -1,4 +1,4 @@
-"""Foxglove: the scene that its programs show, and the sink that writes it as an MCAP file with Foxglove's schemas."""
+"""Foxglove: the scene that its viewers show, and the sink that writes the scene as an MCAP file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,8 +37,8 @@ from shared.messages.model_card import ModelCard
 
 MCAP_NAME = "run.mcap"
 _FRAME_ID = "camera"
-_OPACITY = 0.55  # Of a mask over its image.
-_MESSAGE_BYTES = 100  # Of a message beside its data.
+_OPACITY = 0.55  # Opacity of a mask over its image.
+_MESSAGE_BYTES = 100  # Overhead of a message.
 _FONT_PX, _LINE_PX = 12.0, 2.0
 _NUMBER = {"type": "number"}
 _NS_PER_S = 1_000_000_000
@@ -49,7 +49,7 @@ class FoxgloveScene:
     """See Scene. Topics: `/<camera>/result/image`, `…/mask`, `…/annotations`, the same below `presented`, `/latency` …"""
 
     def __init__(self, context: foxglove.Context, card: ModelCard, *, has_overlays: bool) -> None:
-        """`has_overlays`: whether images with their masks in colour are sent, too; Foxglove itself colours no masks."""
+        """`has_overlays`: also sends images with coloured masks, because Foxglove itself does not colour masks."""
         self._context = context
         self._card = card
         self._has_overlays = has_overlays
@@ -122,10 +122,10 @@ class FoxgloveScene:
     def _annotations(self, drawing: Drawing, stamp: Timestamp) -> ImageAnnotations | None:
         if drawing.detections is None:
             return ImageAnnotations() if drawing.is_empty else None
-        found = drawing.detections
+        detections = drawing.detections
         points, texts = [], []
         for box, class_id, score in zip(
-            found.boxes.tolist(), found.class_ids.tolist(), found.scores.tolist(), strict=True
+            detections.boxes.tolist(), detections.class_ids.tolist(), detections.scores.tolist(), strict=True
         ):
             left, top, right, bottom = box
             colour = _colour(self._card.labels.colour_of(class_id))

@@ -1,4 +1,4 @@
-"""The sinks of image files: masks as PNG or NumPy arrays, other results drawn on their images, and overlays."""
+"""The sinks that write a file per frame: PNG masks or drawn results, NumPy arrays, and JPEG overlays."""
 
 import io
 import zipfile
@@ -73,7 +73,7 @@ _QUALITY = 80
 
 
 class OverlaySink:
-    """Writes `overlays/<camera>_<sequence>.jpg`, at most 480 pixels wide; images with text are exactly so wide."""
+    """Writes `overlays/<camera>_<sequence>.jpg`, at most 480 pixels wide; with text exactly 480."""
 
     in_order = False
 

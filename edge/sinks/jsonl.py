@@ -27,7 +27,7 @@ class JsonLinesSink:
     - detection: `frame` (height, width) and `detections` with name, id, score and box (x1, y1, x2, y2 in pixels);
     - raw tensors: `tensors`, dtype and shape by name.
 
-    Scores and boxes are float32 with all their digits. The line of an output of a presenter has age_ns and
+    Scores and boxes are float32 with all their digits. The line of a presenter's output has age_ns and
     source_sequence (of the frame that the result was computed for) instead of version and engine; its origin is remote,
     warped, local or fused. A frame without an output has the origin none and a reason.
     """

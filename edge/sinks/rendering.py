@@ -62,7 +62,7 @@ def input_mask(frame: FrameResult) -> Mask:
 
 
 def check_new(path: Path) -> None:
-    """Checks that a sink would replace no file.
+    """Checks that a sink would not replace a file.
 
     Raises:
         SinkError: the file exists.

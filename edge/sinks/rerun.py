@@ -31,14 +31,14 @@ from shared.runlog.latency_table import WHERE
 
 _KINDS = ("result", "presented")
 RRD_NAME = "run.rrd"
-APPLICATION = "skylane"  # What Rerun calls the program that logs.
+APPLICATION = "skylane"  # Rerun's "application id".
 _TIME, _FRAME = "time", "frame"  # Timelines.
 _FOLLOWS = rrb.TimePanel(state="collapsed", timeline=_TIME)
-_OPACITY = 0.55  # Of a mask over its image.
-_ROW_BYTES = 2100  # A logged row beside its data.
+_OPACITY = 0.55  # Opacity of a mask over its image.
+_ROW_BYTES = 2100  # Overhead of a logged row.
 _COPY_BYTES = 1 << 20
-_END_S = 60.0  # For the rest of a file.
-_MAX_CAMERAS = 4  # In the layout; the others are in the list of entities.
+_END_S = 60.0  # Time limit for writing the rest of a file.
+_MAX_CAMERAS = 4  # Cameras in the layout; others are only in the list of entities.
 _HUES = {"edge": 0.58, "link": 0.0, "cloud": 0.09}  # Blue, grey and orange, as in the report.
 _ABOUT = """\
 **Result**: the newest result that came back, on the frame that it was computed for.
@@ -105,7 +105,7 @@ class RerunScene:
         """Draws a file of the sink.
 
         Raises:
-            SinkError: it cannot be read.
+            SinkError: the file cannot be read.
         """
         try:
             for chunk in RrdReader(path).stream():
@@ -117,7 +117,7 @@ class RerunScene:
             raise SinkError(f"{path} cannot be read: {error}") from error
 
     def play(self) -> None:
-        """Makes the page play what was drawn from its start, at the speed of its times."""
+        """Makes the page play the drawn frames from the start, at their recorded speed."""
         self._recording.send_blueprint(
             _blueprint(self._places, rrb.TimePanel(state="collapsed", timeline=_TIME, play_state="playing"))
         )
@@ -129,21 +129,21 @@ class RerunScene:
 
     def _log_result(self, path: str, drawing: Drawing) -> int:
         """Draws a result over its image; returns the size of what was logged."""
-        if drawing.is_empty:  # The result of an earlier frame would stay.
+        if drawing.is_empty:  # Clears the result of an earlier frame.
             for name in ("mask", "objects", "classes"):
                 self._recording.log(f"{path}/{name}", rr.Clear(recursive=False))
             return 3 * _ROW_BYTES
         if drawing.mask is not None:
             self._recording.log(f"{path}/mask", rr.SegmentationImage(drawing.mask, opacity=_OPACITY))
-            return len(lz4.block.compress(drawing.mask)) + _ROW_BYTES  # Rerun compresses what it sends in this way.
+            return len(lz4.block.compress(drawing.mask)) + _ROW_BYTES  # Rerun compresses its messages in this way.
         if drawing.detections is not None:
-            found = drawing.detections
+            detections = drawing.detections
             labels = [
                 f"{self._card.labels.name_of(class_id)} {score:.0%}"
-                for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True)
+                for class_id, score in zip(detections.class_ids.tolist(), detections.scores.tolist(), strict=True)
             ]
             boxes = rr.Boxes2D(
-                array=found.boxes, array_format=rr.Box2DFormat.XYXY, class_ids=found.class_ids, labels=labels
+                array=detections.boxes, array_format=rr.Box2DFormat.XYXY, class_ids=detections.class_ids, labels=labels
             )
             self._recording.log(f"{path}/objects", boxes)
             return 40 * len(labels) + _ROW_BYTES
@@ -219,7 +219,7 @@ class _PipedFile(threading.Thread):
         self.writer = f"/dev/fd/{self._own_end}"  # Rerun opens it before the start.
 
     def run(self) -> None:
-        """Copies until Rerun closes the pipe; after an error, it reads on and writes nothing."""
+        """Copies until Rerun closes the pipe; after an error, it reads the rest and writes nothing."""
         os.close(self._own_end)
         with os.fdopen(self._pipe, "rb", buffering=0) as pipe, self._file:
             while data := pipe.read(_COPY_BYTES):

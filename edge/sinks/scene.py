@@ -1,4 +1,4 @@
-"""What a viewer shows of a frame and of a run, for the sinks of viewers and for the live view."""
+"""The drawing of frames and measurements in a viewer, shared by the sinks of Rerun and Foxglove and the live view."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -24,36 +24,36 @@ from shared.tasks.drawing import mark_untrained
 
 SHOWN_OUTCOMES = tuple(outcome for outcome in Outcome if outcome is not Outcome.ABORTED)
 STACKED_PARTS = parts_of(())  # Gate and local model are drawn as a part of `encoded`.
-_SHOWN_CLASSES = 5  # Of a classification.
+_SHOWN_CLASSES = 5  # Most probable classes of a classification that are shown.
 
 
 class Reduction(NamedTuple):
-    """How much a picture is reduced before it is sent to a viewer."""
+    """The scale and quality to which a picture is reduced before it is sent to a viewer."""
 
     scale: float = 1.0
-    quality: int = 80  # Of its JPEG.
+    quality: int = 80  # JPEG quality, 1 to 100.
 
 
 class Scene(Protocol):
     """Draws frames and measurements with the library of a viewer. Times are in ns since the Unix epoch."""
 
     def show(self, frame: FrameResult, time_ns: int, reduction: Reduction) -> int:
-        """Draws a frame with its result; returns about how many bytes a viewer receives for it."""
+        """Draws a frame with its result; returns the approximate number of bytes that a viewer receives for it."""
 
     def measure(self, row: Mapping[str, str], time_ns: int) -> int:
-        """Draws the latency of a frame, a row of the latency log; returns about how many bytes that are."""
+        """Draws a row of the latency log; returns the approximate number of bytes that a viewer receives for it."""
 
     def count(self, outcomes: Mapping[str, int], in_flight: int | None, time_ns: int) -> int:
-        """Draws how many frames had which outcome so far, and how many are unanswered; returns the bytes."""
+        """Draws the frames so far by outcome, and those in flight (None: unknown); returns the approximate bytes."""
 
 
 def is_presented(frame: FrameResult) -> bool:
-    """Returns whether a frame is the output of a presenter, not a result as it came back."""
+    """Returns whether a frame is the output of a presenter, not a result as it was received."""
     return frame.age_ns is not None or isinstance(frame.origin, OutputOrigin)
 
 
 class Drawing(NamedTuple):
-    """A frame in a viewer's terms: all coordinates are pixels of the JPEG."""
+    """A frame as a viewer draws it. All coordinates are pixels of the JPEG."""
 
     image: ImageArray  # RGB.
     quality: int
@@ -63,11 +63,11 @@ class Drawing(NamedTuple):
     mask: Mask | None  # Class ids, of the size of the JPEG.
     detections: Detections | None
     classes: str  # The most probable classes with their scores, a line each.
-    is_empty: bool  # Whether the frame has no result: a presenter had no output for it.
+    is_empty: bool  # True if the frame has no result: a presenter had no output for it.
 
 
 def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:
-    """Returns what is to be shown of a frame."""
+    """Returns the drawing of a frame: its reduced image and its result at that size."""
     is_mask = isinstance(frame.result, np.ndarray)
     image = input_image(frame) if is_mask else frame.image
     height, width = (max(1, round(side * reduction.scale)) for side in image.shape[:2])
@@ -85,7 +85,7 @@ def draw(frame: FrameResult, card: ModelCard, reduction: Reduction) -> Drawing:
 
 
 def draw_log(scene: Scene, folder: Path) -> None:
-    """Draws the latency of the frames of a run, each at the time of its recording; nothing without a latency log."""
+    """Draws the latency of the frames of a run, each at the time of its recording, if there is a log."""
     if not (folder / CSV_NAME).exists():  # The outputs of a presenter have a folder of their own.
         return
     outcomes: Counter[str] = Counter()
@@ -117,12 +117,12 @@ def number(row: Mapping[str, str], column: str) -> float | None:
     return float(row[column]) if row.get(column) else None
 
 
-def _scaled(found: Detections, frame: FrameResult, height: int, width: int) -> Detections:
+def _scaled(detections: Detections, frame: FrameResult, height: int, width: int) -> Detections:
     geometry = frame.geometry
     scale = np.array([width / geometry.target_width, height / geometry.target_height] * 2, np.float32)
-    return Detections(boxes.to_target(found.boxes, geometry) * scale, found.class_ids, found.scores)
+    return Detections(boxes.to_target(detections.boxes, geometry) * scale, detections.class_ids, detections.scores)
 
 
-def _class_lines(found: Classification, card: ModelCard) -> str:
-    scored = list(zip(found.class_ids, found.scores, strict=True))[:_SHOWN_CLASSES]
+def _class_lines(classification: Classification, card: ModelCard) -> str:
+    scored = list(zip(classification.class_ids, classification.scores, strict=True))[:_SHOWN_CLASSES]
     return "\n".join(f"{card.labels.name_of(class_id)} {score:.0%}" for class_id, score in scored)

@@ -43,7 +43,7 @@ class FrameResult:
     model: str = ""  # Name of the model that computed the result, unless it is the requested one.
     origin: Origin | OutputOrigin = Origin.WORKER
     reused_sequence: int | None = None  # The frame that the result was computed for, if it is another one.
-    age_ns: int | None = None  # Age of the output of a presenter; None for a result as it came back.
+    age_ns: int | None = None  # Age of the output of a presenter; None for a result as received.
     source_sequence: int | None = None  # The frame that the remote result in the output was computed for.
     camera_id: str = ""  # The camera in the frame's id, see FrameId.
 
@@ -55,7 +55,7 @@ class FrameResult:
 
 @dataclass(frozen=True, slots=True)
 class PresentedTick(PresentedRow):
-    """A tick with its output: what the vehicle could act on, and when. Its row is in the log of outputs."""
+    """A tick with its output, on which the vehicle could act. Also a row of the log of outputs."""
 
     frame_index: int = 0
     frame_stamp_ns: int = 0
@@ -86,10 +86,10 @@ class PresentedTick(PresentedRow):
 class Sink(Protocol):
     """Writes results. Built as `Sink(folder, card, **settings)`: the run's folder, the model's card, its settings.
 
-    A second one gets the outputs of a presenter; with `write_missing` (see `writer.py`) also the frames without an output.
+    A second one gets a presenter's outputs and, with `write_missing` (see `writer.py`), the ticks without an output.
     """
 
-    in_order: bool  # Whether the sink needs the frames in order; it then gets none that come too late.
+    in_order: bool  # True if the sink needs the frames in order; frames that come too late are then left out.
 
     def write(self, frame: FrameResult) -> None:
         """Writes one frame."""
@@ -103,7 +103,7 @@ class SinkEntry(NamedTuple):
 
     path: str  # "module:attribute" of a Sink.
     extra: str  # The pip extra that installs its library.
-    holds: Callable[[Task], bool] = lambda _: True  # Whether it can write the results of a task.
+    holds: Callable[[Task], bool] = lambda _: True  # Returns whether it can write results of a task.
     settings: tuple[str, ...] = ()  # Fields of EdgeConfig that it takes as keyword arguments.
 
 

@@ -24,11 +24,11 @@ _TIME_BASE = Fraction(1, 1000)
 
 @dataclass(frozen=True, slots=True)
 class VideoFormat:
-    """How FFmpeg writes one codec."""
+    """FFmpeg's encoder and container of one codec, with their options."""
 
     encoder: str  # Name in FFmpeg.
     encoder_options: Mapping[str, str]
-    suffix: str  # Selects the container.
+    suffix: str  # Suffix of the file, which selects the container.
     container_options: Mapping[str, str]
 
 
@@ -58,7 +58,7 @@ class VideoSink:
         """Checks that the encoder is available.
 
         Raises:
-            SinkError: the installed PyAV does not have it.
+            SinkError: the installed PyAV does not have the encoder.
         """
         self._folder = folder
         self._card = card
@@ -82,7 +82,7 @@ class VideoSink:
 
 
 class VideoFile:
-    """One video file."""
+    """A video file to which images are appended."""
 
     def __init__(self, path: Path, video_format: VideoFormat, first: Any, start_ns: int) -> None:
         """Opens the file for RGB images of the size of `first`; `start_ns` is the source time of the first one.
@@ -126,7 +126,7 @@ class VideoFile:
 
     def _open_encoder(self) -> None:
         try:
-            with unchanged_scheduling():  # As root, SVT-AV1 would take the highest real-time priority.
+            with unchanged_scheduling():  # SVT-AV1 would take the highest real-time priority if run as root.
                 self._stream.codec_context.open()
         except (av.FFmpegError, OSError, ValueError) as error:
             raise write_error(self._path, error) from error

@@ -1,4 +1,4 @@
-"""The thread that writes results, or the outputs of a presenter, to sinks; and the check that sinks support a model's task."""
+"""The thread that writes results or a presenter's outputs to sinks; checks that sinks support a model's task."""
 
 import heapq
 import threading
@@ -27,7 +27,7 @@ def check_sinks(names: Sequence[str], card: ModelCard) -> None:
     """Checks that sinks support the task of a model.
 
     Raises:
-        SinkError: a sink does not; the message names those that do.
+        SinkError: a sink does not support it; the message names sinks that do.
     """
     for name in names:
         if not SINKS[name].holds(task_named(card.task)):
@@ -90,32 +90,32 @@ class SinkWriter:
         """`first_open` returns the lowest number of a frame that may still get a result.
 
         With it, a sink that needs the frames in order gets a frame when no earlier one can get a result any more,
-        but no later than when `max_held` frames wait. Other sinks get it at once, as all do without it.
+        but no later than when `max_held` frames wait. Other sinks get it at once. All sinks get outputs at once.
         """
         self.max_held = _MAX_HELD if task_named(card.task).heads else _RAW_MAX_HELD
         self.faults: list[SkylaneError] = []
         self.too_late = 0  # Results that arrived too late for sinks that need them in order.
-        self.left_out = 0  # Outputs that found the queue full.
+        self.left_out = 0  # Outputs that were left out because the queue was full.
         self.written = 0  # Number of writes; it grows as long as the sinks make progress.
         self._sinks = list(sinks)
         self._card = card
         self._first_open = first_open or (lambda: 0)
-        # With each frame, the lowest number of a frame that could still get a result before it was queued; None: no order.
+        # Each entry has the lowest number of a frame that could still get a result when it was queued; None: no order.
         self._queue: BoundedQueue[tuple[FrameResult | PresentedTick, int | None]] = BoundedQueue(backlog(card))
 
     @property
     def needs_order(self) -> bool:
-        """Whether a sink needs the frames in order."""
+        """True if a sink needs the frames in order."""
         return any(sink.in_order for sink in self._sinks)
 
     def ended(self, record: FrameRecord, result: ModelResult | None) -> None:
-        """Queues a frame with its result. See FrameListener: it waits if the sinks are far behind, so that none is lost."""
+        """Queues a frame with its result; waits if the queue is full, so that no frame is lost. See FrameListener."""
         frame = frame_result(record, result, self._card) if self._sinks and result is not None else None
         if frame is not None:
             self._queue.put((frame, self._first_open()))
 
     def offer(self, output: FrameResult | PresentedTick) -> None:
-        """Queues an output; counts it instead if the sinks are far behind, as the presenter does not wait for them."""
+        """Queues an output; counts it as left out if the queue is full, because the presenter must not wait."""
         if self._sinks and not self._queue.offer((output, None)):
             self.left_out += 1
 

@@ -1,4 +1,4 @@
-"""The folder source: image files, in the natural order of their names, with the times in the names or in a list beside them."""
+"""The folder source: image files in the natural order of their names, with times from the names or from a list."""
 
 import hashlib
 import os
@@ -25,9 +25,9 @@ from shared.imaging.opencv import MAX_PIXELS
 from shared.logs import get_logger
 from shared.sanitize import printable
 
-_RATE_HZ = 10.0  # The rate of images whose times are unknown.
+_RATE_HZ = 10.0  # Rate of images whose times are unknown.
 _PERIOD_NS = round(1e9 / _RATE_HZ)
-_MAX_BYTES = 8 * MAX_PIXELS  # More than the largest image has without compression.
+_MAX_BYTES = 8 * MAX_PIXELS  # Larger than any accepted image without compression.
 _DEPTH = 3  # Levels of subfolders: EuRoC has mav0/CAMERA/data.
 
 _WORD = re.compile("[A-Z]?[a-z]+|[A-Z]+")
@@ -35,13 +35,13 @@ _LABEL_WORD = re.compile(  # In names of folders: SegmentationClass, gtFine, tra
     "label(s|led|ed)?|lbls?|masks?|[a-z]*annot(ation)?s?|anns?|(sem)?segm?|segmentations?|semantics?|instances?|panoptic|gt|(ground)?truth"
 )
 
-_NO_LOSS = (*IMAGE_SUFFIXES, "", ".txt", ".csv", ".json", ".yaml", ".yml", ".xml", ".md")  # Of files beside images.
+_NO_LOSS = (*IMAGE_SUFFIXES, "", ".txt", ".csv", ".json", ".yaml", ".yml", ".xml", ".md")  # Never reported as left out.
 
 _LOG = get_logger("edge")
 
 
 class _Image(NamedTuple):
-    """An image file, with its number among the played ones of its camera."""
+    """An image file, with its time and its index among the played images of its camera."""
 
     time_ns: int
     camera: str
@@ -95,7 +95,7 @@ class FolderSource:
 
     @property
     def provenance(self) -> dict[str, str | int | float | list[str]]:
-        """See FrameSource. The rate is that of images whose times are unknown."""
+        """See FrameSource. `rate_hz` applies to images whose times are unknown."""
         digest = hashlib.sha256()
         for image in self._images:
             name = str(image.path.relative_to(self._path)).encode("utf-8", "surrogateescape")
@@ -131,33 +131,33 @@ class FolderSource:
         path = self._path
         try:
             images = _images(path)
-            found = {path.name: images} if images else dict(_subfolders(path, _DEPTH))
+            cameras = {path.name: images} if images else dict(_subfolders(path, _DEPTH))
         except OSError as error:
             raise SourceError(f"{error.filename} cannot be read ({error.strerror}): give a readable folder") from error
         if images and wanted:
             raise SourceError(f"folder {path} holds one camera: leave --topic out")
-        if unknown := set(wanted) - set(found):
-            raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(found)}")
+        if unknown := set(wanted) - set(cameras):
+            raise SourceError(f"folder {path} has no camera {min(unknown)!r}: it has {', '.join(cameras)}")
         if not wanted:
-            self._note_left_out({images[0].parent for images in found.values()})
-        others = {} if wanted else {name: reason for name in found if (reason := no_camera(name))}
-        if wanted or len(others) == len(found):
-            return {name: images for name, images in found.items() if not wanted or name in wanted}
+            self._note_left_out({images[0].parent for images in cameras.values()})
+        others = {} if wanted else {name: reason for name in cameras if (reason := no_camera(name))}
+        if wanted or len(others) == len(cameras):
+            return {name: images for name, images in cameras.items() if not wanted or name in wanted}
         for name, reason in others.items():
             self._note(
                 f"{name} is not taken for a camera, because its name says that it holds {reason}: name it by --topic"
             )
-        return {name: images for name, images in found.items() if name not in others}
+        return {name: images for name, images in cameras.items() if name not in others}
 
     def _note_left_out(self, played: set[Path]) -> None:
-        """Notes other files beside the images, and folders with images that are not played."""
+        """Notes the files that are not images, and the folders whose images are not played."""
         left: list[Path] = []
         for name, _, files in os.walk(self._path):
-            others = [Path(name, each) for each in files if Path(each).suffix.lower() not in _NO_LOSS]
-            has_images = any(each.lower().endswith(IMAGE_SUFFIXES) for each in files)
+            others = [Path(name, file) for file in files if Path(file).suffix.lower() not in _NO_LOSS]
+            has_images = any(file.lower().endswith(IMAGE_SUFFIXES) for file in files)
             left += others if Path(name) in played else [Path(name)] * has_images
         if left:
-            names = [str(each.relative_to(self._path)) for each in sorted(left, key=natural_path_key)[:3]]
+            names = [str(path.relative_to(self._path)) for path in sorted(left, key=natural_path_key)[:3]]
             self._note(f"not played: {', '.join(names)} (total: {len(left)})")
 
     def _times(self, cameras: dict[str, list[Path]]) -> dict[str, Sequence[int]]:
@@ -179,7 +179,7 @@ class FolderSource:
 
 
 def no_camera(name: str) -> str:
-    """Returns what the images of a folder are, by its name, if they are no pictures of a camera."""
+    """Returns a description of images that no camera took, such as labels, by the folder's name; otherwise empty."""
     words = [word.lower() for word in _WORD.findall(name)]
     if any(map(_LABEL_WORD.fullmatch, words)):
         return "label images"
@@ -200,7 +200,7 @@ def _images(path: Path) -> list[Path]:
 
 
 def _content_hash(path: Path) -> bytes:
-    """Returns the SHA-256 of a file; nothing if it is none, or cannot be read."""
+    """Returns the SHA-256 of a file; empty if it is not a regular file or cannot be read."""
     try:
         return bytes.fromhex(file_sha256(path)) if path.is_file() else b""
     except OSError:
@@ -218,7 +218,7 @@ def _read(path: Path) -> Pixels:
     """Returns an image as H×W×3 (BGR) or H×W, uint8 or uint16.
 
     Raises:
-        SkylaneError: it is no file, or no image that can be read.
+        SkylaneError: the path is not a regular file, or the image cannot be read.
     """
     try:
         if not path.is_file():
@@ -231,9 +231,9 @@ def _read(path: Path) -> Pixels:
 
 
 _UNITS_NS = (10**9, 10**6, 10**3, 1)  # Seconds, milliseconds, microseconds, nanoseconds.
-# Later seconds could be dates such as 2301311259. Some recordings count from the epoch of GPS, 1980.
+# Numbers of seconds after 2038 could be dates such as 2301311259. Some recordings count from the epoch of GPS, 1980.
 _EARLIEST_NS, _LATEST_NS = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 10**9 for year in (1980, 2038))
-_PERIODS_NS = (100_000, 3600 * 10**9)  # Plausible times between images; closer numbers only count them.
+_PERIODS_NS = (100_000, 3600 * 10**9)  # Plausible times between images; closer numbers are counters.
 _TIME = re.compile(
     # Ten digits that are a year, month, day and hour are not a number of seconds.
     r"(?<![0-9.])(?!(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[01][0-9]|2[0-3]))"
@@ -244,13 +244,13 @@ _EXTRACTED = re.compile(r"([0-9]{6}|[1-9][0-9]{6})_(0|[1-9][0-9]{0,18})")  # `sk
 _REPR_DIGITS = 7  # Decimals of a date in seconds as a `float`, written without trailing zeros.
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:[.,](\d+))?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _LIST_SUFFIXES = (".txt", ".csv")
-_LISTS_READ = 20  # Files of a folder that are looked at.
+_LISTS_READ = 20  # Maximum number of files of a folder that are read as lists.
 _SEPARATOR = re.compile(r"[,;\t]")
-_FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # In the title of a column.
+_FINE_UNIT = re.compile(r"(^|[^a-z])([mun]s|milli|micro|nano)", re.IGNORECASE)  # A unit in a column title.
 _TIME_TITLE = re.compile("time|stamp|sec", re.IGNORECASE)
 _DATE_AND_TIME = re.compile(r"(\d{4}-\d\d-\d\d) +(\d\d:)", re.ASCII)
 _MAX_LIST_BYTES = 1 << 24
-_LINE_BYTES = 512  # The most that an image's line in a list of any name has.
+_LINE_BYTES = 512  # Maximum length of an image's line in a list of any name.
 _TIME_WORDS = {"time", "times", "timestamp", "timestamps"}
 _IMAGE_WORDS = {"image", "images", "img", "frame", "frames", "cam", "camera", "left", "right", "rgb", "color", "gray"}
 _NO_TIMES = "the names hold no times, and there is no list of times"
@@ -258,20 +258,20 @@ _NO_TIMES = "the names hold no times, and there is no list of times"
 
 @dataclass(frozen=True, slots=True)
 class ImageTimes:
-    """The times of a camera's images, or why there are none."""
+    """The times of a camera's images, or the problem if they are unknown."""
 
-    times_ns: tuple[int, ...] = ()  # All different, one an image; empty if they are unknown.
+    times_ns: tuple[int, ...] = ()  # One per image, all different; empty if unknown.
     problem: str = ""
-    is_listed: bool = False  # A list has them, not the names of the images.
+    is_listed: bool = False  # True if the times come from a list, not from the names.
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the times are dates, not times since the start of the recording."""
+        """True if the times are dates, not times since the start of the recording."""
         return max(self.times_ns, default=0) >= _EARLIEST_NS
 
 
 def read_times(images: Sequence[Path]) -> ImageTimes:
-    """Reads the times of the image files of a camera, which are in order.
+    """Reads the times of a camera's image files, which are given in order.
 
     A list of times counts if it has one for each image, which it names or follows in order; otherwise the names count if
     each has exactly one time between 1980 and 2038, or is one that `skylane bag extract` writes.
@@ -285,32 +285,32 @@ def read_times(images: Sequence[Path]) -> ImageTimes:
     listed = ImageTimes(problem="; ".join(reasons))
     names, stems = [path.name for path in images], [path.stem for path in images]
     readings = [_checked([*_times_in(stems)], names), _checked(_extracted(stems), names)]
-    plausible = {each for each in readings if each.times_ns}
+    plausible = {reading for reading in readings if reading.times_ns}
     if len(plausible) > 1:
         return ImageTimes(problem=f"the number in {printable(names[0])} can be a time in two units")
-    problems = [listed, *sorted(readings, key=lambda each: each.problem == _NO_TIMES)]
-    return plausible.pop() if plausible else next(each for each in problems if each.problem)
+    problems = [listed, *sorted(readings, key=lambda reading: reading.problem == _NO_TIMES)]
+    return plausible.pop() if plausible else next(reading for reading in problems if reading.problem)
 
 
 def _times_in(stems: Sequence[str]) -> Iterator[int | None]:
-    """Yields the one plausible time in each name, in ns; None if there is none, or more than one."""
-    found = [_TIME.findall(stem) for stem in stems]
-    numbers = [int(number) for times in found for *_, number in times if number]
-    if {later - earlier for earlier, later in pairwise(numbers)} == {1}:  # They count the images.
-        found = [[]] * len(stems)
-    fractions = [(mark, digits) for times in found for _, mark, digits, _ in times if mark]
+    """Yields the plausible time in each name, in ns; None for a name without one, or with several."""
+    matches = [_TIME.findall(stem) for stem in stems]
+    numbers = [int(number) for times in matches for *_, number in times if number]
+    if {later - earlier for earlier, later in pairwise(numbers)} == {1}:  # The numbers count the images.
+        matches = [[]] * len(stems)
+    fractions = [(mark, digits) for times in matches for _, mark, digits, _ in times if mark]
     widths = {len(digits) for _, digits in fractions}
     is_decimal = all(mark == "." for mark, _ in fractions)
     is_count = all(mark != "." for mark, _ in fractions) and 9 in widths  # Nanoseconds, padded or not.
-    if is_decimal and len(widths) > 1:  # Without trailing zeros, as of a `float`; otherwise they may be unpadded.
+    if is_decimal and len(widths) > 1:  # A printed `float` has no trailing zeros; otherwise digits may be unpadded.
         is_decimal = max(widths) <= _REPR_DIGITS and not any(digits[1:].endswith("0") for _, digits in fractions)
     is_certain = is_decimal or is_count or widths == {6}
-    for times in found:
+    for times in matches:
         plausible = []
         for seconds, _, digits, number in times:
             fraction_ns = int(digits or 0) if is_count else int(digits.ljust(9, "0"))
-            read = [int(number) * unit for unit in _UNITS_NS] if number else [int(seconds) * 10**9 + fraction_ns]
-            plausible += [each for each in read if _EARLIEST_NS <= each < _LATEST_NS and (number or is_certain)]
+            values = [int(number) * unit for unit in _UNITS_NS] if number else [int(seconds) * 10**9 + fraction_ns]
+            plausible += [value for value in values if _EARLIEST_NS <= value < _LATEST_NS and (number or is_certain)]
         yield plausible[0] if len(plausible) == 1 else None
 
 
@@ -324,11 +324,11 @@ def _extracted(stems: Sequence[str]) -> list[int | None]:
 
 
 def _lists(images: Sequence[Path]) -> Iterator[Path]:
-    """Yields the files beside the images, or beside their folder, that may be lists; those with the names of lists first."""
+    """Yields the files beside the images, or beside their folder, that may be lists of times, likely names first."""
     stems, folder = {image.stem for image in images}, images[0].parent
-    for each in (folder, folder.parent):
+    for place in (folder, folder.parent):
         try:
-            entries = list(each.iterdir())
+            entries = list(place.iterdir())
         except OSError:  # A parent folder may be closed.
             continue
         files = [path for path in entries if path.suffix.lower() in _LIST_SUFFIXES and path.stem not in stems]
@@ -339,9 +339,9 @@ def _lists(images: Sequence[Path]) -> Iterator[Path]:
 
 def named_lists(folder: Path) -> Iterator[Path]:
     """Yields the files beside images, or beside their folder, that have the name of a list of times."""
-    for each in (folder, folder.parent):
+    for place in (folder, folder.parent):
         with suppress(OSError):
-            files = (path for path in each.iterdir() if path.suffix.lower() in _LIST_SUFFIXES)
+            files = (path for path in place.iterdir() if path.suffix.lower() in _LIST_SUFFIXES)
             yield from (path for path in files if _is_named_list(path, folder) and path.is_file())
 
 
@@ -357,7 +357,7 @@ def _words(text: str) -> set[str]:
 
 
 def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
-    """Reads a list of times; without a problem too if it is another kind of file."""
+    """Reads a list of times. A file of another kind gives no times and no problem."""
     folder, is_named = images[0].parent, _is_named_list(path, images[0].parent)
     try:
         titles, rows = _table(path, _MAX_LIST_BYTES if is_named else _LINE_BYTES * (len(images) + 10))
@@ -381,9 +381,9 @@ def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
         return ImageTimes(problem=f"{path.name} has {len(rows)} times for {len(images)} images")
     else:
         order, place = list(range(len(columns))), -1
-    readings = [_column_times(path.name, [row[each] for row in rows], is_by_name=is_by_name) for each in order]
+    readings = [_column_times(path.name, [row[column] for row in rows], is_by_name=is_by_name) for column in order]
     # Sorting is stable: of several columns with dates, or with other times, the nearest one counts.
-    best = min(readings, key=lambda each: (not each.times_ns, not each.is_absolute))
+    best = min(readings, key=lambda reading: (not reading.times_ns, not reading.is_absolute))
     if best.times_ns and not best.is_absolute:
         number = order[readings.index(best)]
         title = titles[number] if len(titles) == len(columns) else " ".join(titles)
@@ -400,7 +400,7 @@ def _listed(path: Path, images: Sequence[Path]) -> ImageTimes:
 
 
 def _table(path: Path, most_bytes: int) -> tuple[list[str], list[list[str]]]:
-    """Returns the titles and the rows of a list; none of a larger file."""
+    """Returns the titles and the rows of a list; both empty for a file above `most_bytes`."""
     with open_file(path) as file:
         data = file.read(most_bytes + 1)
     lines = data.decode("utf-8", "replace").split("\n") if len(data) <= most_bytes else []
@@ -411,14 +411,14 @@ def _table(path: Path, most_bytes: int) -> tuple[list[str], list[list[str]]]:
 
 
 def _fields(line: str) -> list[str]:
-    if _DATE.fullmatch(line.strip()):  # It may have a comma.
+    if _DATE.fullmatch(line.strip()):  # A date may have a comma before its fraction.
         return [line.strip()]
     text = _DATE_AND_TIME.sub(r"\1T\2", line.strip())
-    return [each.strip(' "') for each in (_SEPARATOR.split(text) if _SEPARATOR.search(text) else text.split())]
+    return [field.strip(' "') for field in (_SEPARATOR.split(text) if _SEPARATOR.search(text) else text.split())]
 
 
 def _image_key(text: str, folder: Path) -> str | None:
-    """Returns what is equal for an image and its name or number in a list; None if the list names another folder."""
+    """Returns a key that is the same for an image and its entry in a list; None if the entry names another folder."""
     *_, parent, name = ("", *text.replace("\\", "/").rsplit("/", 2))
     if parent not in ("", ".", folder.name):
         return None
@@ -428,11 +428,11 @@ def _image_key(text: str, folder: Path) -> str | None:
 
 
 def _column_times(name: str, column: Sequence[str], *, is_by_name: bool) -> ImageTimes:
-    read = [_time_of(each) for each in column]
-    places = [f"{name}: {each[:40]!r}" for each in column]
-    times_ns = [each for each in read if each is not None]
-    if len(times_ns) < len(read):
-        return ImageTimes(problem=f"{printable(places[read.index(None)])} is neither a date and time nor seconds")
+    parsed_ns = [_time_of(text) for text in column]
+    places = [f"{name}: {text[:40]!r}" for text in column]
+    times_ns = [time_ns for time_ns in parsed_ns if time_ns is not None]
+    if len(times_ns) < len(parsed_ns):
+        return ImageTimes(problem=f"{printable(places[parsed_ns.index(None)])} is neither a date and time nor seconds")
     is_absolute = min(times_ns, default=0) >= _EARLIEST_NS
     if not (is_by_name and is_absolute) and sorted(times_ns) != times_ns:
         return ImageTimes(problem=f"the times in {name} do not increase")
@@ -456,7 +456,7 @@ def _time_of(line: str) -> int | None:
 
 
 def _checked(times_ns: Sequence[int | None], places: Sequence[str]) -> ImageTimes:
-    """Returns the times if they are complete and can be those of a camera; `places` names each for the problem."""
+    """Returns the times if they are complete and plausible for a camera, else the problem. `places`: their names."""
     known = sorted((time_ns, place) for time_ns, place in zip(times_ns, places, strict=True) if time_ns is not None)
     if not known:
         return ImageTimes(problem=_NO_TIMES)

@@ -1,4 +1,4 @@
-"""The contract and the table of sources of frames, how a source is opened by its name, and the check of those of other distributions."""
+"""The contract and the table of sources of frames; opens a source by its name, and checks those of plug-ins."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ class SourceError(SkylaneError):
 class FrameSource(Protocol):
     """Yields frames in the order of `source_ns`, from a bag, a video, a folder or a camera.
 
-    Built as `Source(path, topics=…, start_offset_s=…, duration_s=…)`: the path, the cameras to play, the seconds to skip
-    at the start, and the seconds to play or None; and with `bits` and `encodings` if its row in the table names them. Raises a SkylaneError for what it cannot do.
+    Built as `Source(path, topics=…, start_offset_s=…, duration_s=…)`: cameras to play, seconds to skip and to play
+    (None: all); also with the `options` of its row. Raises a SkylaneError if the path or an argument cannot be used.
     """
 
     @property
@@ -49,12 +49,12 @@ class SourceEntry(NamedTuple):
 
     path: str  # "module:attribute" of a FrameSource.
     extra: str  # The pip extra that installs its library.
-    prefixes: tuple[str, ...] = ()  # Starts of names that are no files; the source gets them as strings.
-    suffixes: tuple[str, ...] = ()  # Ends of the names of files.
-    contents: tuple[str, ...] = ()  # Ends of the names of files in a folder.
+    prefixes: tuple[str, ...] = ()  # Prefixes of names that are not paths; the source gets them as strings.
+    suffixes: tuple[str, ...] = ()  # Suffixes of files.
+    contents: tuple[str, ...] = ()  # Suffixes of the files in a folder.
     depth: int = 1  # Levels of folders in which these files may be.
-    options: tuple[str, ...] = ()  # Which of the arguments `bits` and `encodings` its constructor has.
-    is_live: bool = False  # Whether a frame is due when it is taken, not at a recorded time.
+    options: tuple[str, ...] = ()  # Those of the arguments `bits` and `encodings` that its constructor has.
+    is_live: bool = False  # True if a frame is due when it is grabbed, not at a recorded time.
 
 
 _BAGS = (".bag", ".db3", ".mcap", ".db3.zstd", ".mcap.zstd", ".bag.active")
@@ -91,12 +91,12 @@ def kind_of(source: str) -> str:
     """Returns the key in SOURCES for an argument.
 
     Raises:
-        SourceError: the file does not exist or is of no known kind.
+        SourceError: the file does not exist or its kind is unknown.
     """
     if (named := _named_kind(source)) is not None:
         return named
     path = Path(source)
-    if not os.path.exists(path):  # noqa: PTH110  A name that is too long does not exist either.
+    if not os.path.exists(path):  # noqa: PTH110  False for a name that is too long, too.
         raise SourceError(f"{source} does not exist: give a bag, a video file, a folder of images or camera:0")
     if path.is_dir():
         for kind, entry in SOURCES.items():
@@ -124,7 +124,7 @@ def open_source(
 ) -> FrameSource:
     """Opens a source, to be played from `start_offset_s` after its start for `duration_s`.
 
-    `bits` and `encodings`: how 16-bit and raw images are read, for the sources that have them.
+    `bits` and `encodings`: how 16-bit and raw images are read, for the sources that support it.
 
     Raises:
         SkylaneError: the source does not exist, cannot be read, or lacks a topic.

@@ -1,4 +1,4 @@
-"""The video source: frames of a video file."""
+"""The video source: the frames of a video file, with their times, including those that cannot be decoded."""
 
 import logging
 import sys
@@ -25,12 +25,12 @@ _TURNED = "its pictures are turned upright, as its header says"
 _RESTARTED = "its times start again, as in joined recordings: the frames behind that have no times of their own"
 
 _HELD_LOSSES = 64  # Lost frames that wait for the next picture, whose time shows their place.
-_MAX_BOXES = 1000  # Of an MP4 file, until its index.
+_MAX_BOXES = 1000  # Maximum number of boxes of an MP4 file that are searched for its index.
 _MAX_MISSING = 1 << 16  # Frames behind the end of a truncated file that get a row each.
-_MIN_MISSING_NS = 2_000_000_000  # A shorter rest of a file's duration can be a rounded number,
-_MIN_TAGGED_NS = 500_000_000  # and a shorter rest of a stream's duration a long last frame.
-_RESTART_NS = 500_000_000  # Lost frames can be out of order by less.
-_STEADY, _JITTER = 8, 0.1  # The rate is constant after as many steps that differ by less than this part.
+_MIN_MISSING_NS = 2_000_000_000  # A shorter gap at the end of a file can come from rounding,
+_MIN_TAGGED_NS = 500_000_000  # and a shorter gap at the end of a stream from a long last frame.
+_RESTART_NS = 500_000_000  # Lost frames can be out of order by less than this.
+_STEADY, _JITTER = 8, 0.1  # The rate is constant after 8 periods that differ by less than 10 %.
 
 
 class VideoSource:
@@ -49,7 +49,7 @@ class VideoSource:
         self._start_ns = round(start_offset_s * 1e9)
         self._end_ns = None if duration_s is None else self._start_ns + round(duration_s * 1e9)
         self._notes: list[str] = []
-        self._time_ns = self._period_ns = self._steady = 0  # Steady: the frames since the rate changed.
+        self._time_ns = self._period_ns = self._steady = 0  # `_steady`: number of frames since the rate changed.
         self._has_hole = False
         with self._opened() as container:
             streams = _video_streams(container)
@@ -136,14 +136,14 @@ class VideoSource:
             for doubt in decoder.doubts or ():
                 if doubt not in self._notes:
                     self._note(doubt)
-            for each in results:
-                if each.pixels is None:
-                    insort(losses, each, key=attrgetter("place"))
+            for frame in results:
+                if frame.pixels is None:
+                    insort(losses, frame, key=attrgetter("place"))
                     continue
-                while losses and losses[0].place <= each.place:
+                while losses and losses[0].place <= frame.place:
                     yield _ns(losses[0].time, stream) or 0, losses.pop(0)
-                latest_ns = _ns(each.time, stream) or 0
-                yield latest_ns, each
+                latest_ns = _ns(frame.time, stream) or 0
+                yield latest_ns, frame
             while len(losses) > (0 if packet is None else _HELD_LOSSES):
                 latest_ns = _ns(losses[0].time, stream) or 0
                 yield latest_ns, losses.pop(0)
@@ -152,7 +152,7 @@ class VideoSource:
     def _missing(
         self, container: Any, stream: Any, count: int, latest_ns: int, error: str
     ) -> Iterator[tuple[int, Decoded]]:
-        """Yields the frames that the file declares behind its end."""
+        """Yields the frames that the file declares but does not contain, because it is truncated."""
         is_mp4 = "mp4" in container.format.name
         declared = len(stream.index_entries) if is_mp4 else stream.frames if container.format.name == "avi" else 0
         period_ns = round(1e9 / stream.average_rate) if stream.average_rate else 1
@@ -204,7 +204,7 @@ class VideoSource:
 
 
 def _unfinished(path: Path) -> str:
-    """Returns why a file is no video, to follow its name, if it is a placeholder or an MP4 without index; otherwise nothing."""
+    """Returns why a file is no video if it is a placeholder or an MP4 without index; otherwise an empty text."""
     with open_file(path) as file:
         head = file.read(64)
         if problem := missing_content(head):

@@ -1,4 +1,4 @@
-"""Transports: how frames reach a worker and results come back.
+"""Transports, which carry frames to workers and their replies back.
 
 Start with `transport`, which has the contract and the table.
 """

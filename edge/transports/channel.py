@@ -1,4 +1,4 @@
-"""The contracts for calls to one worker: channel, credentials, protocol adapter, outcomes, a frame's metadata, and JSON of a reply."""
+"""The contracts for calls to one worker without a broker (channel, protocol adapter, outcomes), and what they share."""
 
 import base64
 import binascii
@@ -89,7 +89,7 @@ class WorkerCredentials:
 
 
 class ChannelError(SkylaneError):
-    """A worker cannot be called. `is_final`: a retry would fail as well."""
+    """A worker cannot be called. `is_final`: True if a retry would fail as well."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
@@ -102,7 +102,7 @@ class RpcReply:
 
     body: Buffer
     metadata: Mapping[str, str | bytes]  # Trailing metadata of gRPC, or HTTP headers.
-    returned_ns: int
+    returned_ns: int  # Arrival of the reply, by `shared.clock`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +116,14 @@ class RpcRefusal:
 
 @dataclass(frozen=True, slots=True)
 class NotDelivered:
-    """The worker certainly did not get the frame, so another worker may. `is_stopping`: the worker is shutting down."""
+    """The worker did not get the frame, so another worker may get it. `is_stopping`: the worker is shutting down."""
 
     is_stopping: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Indeterminate:
-    """The worker may or may not have got the frame. `is_broken`: the connection broke; otherwise the call timed out."""
+    """The worker may have got the frame. `is_broken`: True if the connection broke, False if the call timed out."""
 
     is_broken: bool
 
@@ -158,13 +158,13 @@ class RpcChannel(Protocol):
         """
 
     def probe(self, payload: bytes, on_echo: Callable[[bytes, int], None]) -> None:
-        """Sends a packed clock probe; returns at once. `on_echo` gets the packed echo and its arrival time, if any."""
+        """Sends a packed clock probe; returns at once. `on_echo` gets the packed echo and its arrival time in ns."""
 
     def echo(self, payload: bytes) -> bytes:
         """Sends a packed clock probe and waits for the packed echo.
 
         Raises:
-            ChannelError: there is no echo.
+            ChannelError: no echo arrived in time.
         """
 
     def statuses(self) -> Iterator[bytes]:
@@ -175,7 +175,7 @@ class RpcChannel(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Ends `statuses`, because the known status may be outdated."""
+        """Ends the current `statuses`, so that its caller asks for the current status again."""
 
     def close(self) -> None:
         """Closes the connection and cancels calls in progress."""
@@ -201,10 +201,10 @@ def read_mask(metadata: Mapping[str, str | bytes], read_result: Callable[[], Buf
 
     Args:
         metadata: gRPC metadata or HTTP headers of the reply.
-        read_result: Returns the result tensor of the reply's body, or None if there is none.
+        read_result: Returns the result tensor of the reply's body, or None if it is missing.
 
     Raises:
-        MessageError: there is no result message, or the result it announces is missing.
+        MessageError: the result message is missing or malformed, or the result that it announces is missing.
     """
     packed = metadata.get(MASK_KEY) or _decode_header(metadata.get(MASK_HEADER, ""))
     if not isinstance(packed, bytes) or not packed:
@@ -238,7 +238,7 @@ def parse_json(data: Buffer, max_values: int) -> Any:
         max_values: Limit of opening brackets, opening braces and commas together.
 
     Raises:
-        JsonError: The input is not JSON, has too many values or other characters.
+        JsonError: the input is not JSON, has too many values or other characters.
     """
     text = bytes(data)
     if not text.isascii():

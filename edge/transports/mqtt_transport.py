@@ -36,7 +36,7 @@ def open_mqtt(config: EdgeConfig, session: str, events: TransportEvents) -> "Mqt
     """Connects to the broker as a vehicle.
 
     Raises:
-        SkylaneError: there is no broker, or it refuses the connection.
+        SkylaneError: the broker does not answer, or refuses the connection.
     """
     bus = config.connection.open(
         client_id("vehicle", config.vehicle),
@@ -138,11 +138,11 @@ class MqttTransport:
         return self.workers.wait_for_card(timeout_s, self._report_waiting)
 
     def _report_waiting(self) -> None:
-        """Gives a sign of life before the first frame."""
+        """Publishes a report while the vehicle waits for its first worker."""
         self.report(VehicleMetrics(self._session, self._model, 0.0, {}, "", None, 0, None))
 
     def unused(self) -> Mapping[str, str]:
-        """See Transport. There are no addresses of workers with a broker."""
+        """See Transport. Always empty, because a broker knows the addresses of the workers."""
         return {}
 
     def pack(self, message: FrameMessage) -> EncodedRequest:

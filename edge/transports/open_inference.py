@@ -88,6 +88,6 @@ def _result_of_binary(body: Buffer, header_length: str | bytes) -> Buffer | None
 
 
 def _only_string(raw: memoryview) -> memoryview | None:
-    """Returns the string of a one-element string tensor without copying it, or None if it is not one."""
+    """Returns the string of a one-element string tensor without copying it, or None if the tensor is malformed."""
     is_one = len(raw) >= _LENGTH.size and _LENGTH.unpack_from(raw)[0] == len(raw) - _LENGTH.size
     return raw[_LENGTH.size :] if is_one else None

@@ -17,7 +17,7 @@ def open_transport(config: EdgeConfig, session: str, *, events: TransportEvents 
     """Connects to the broker or to the workers of a configuration; close the transport after use.
 
     Raises:
-        SkylaneError: an address cannot be used, a library is missing, or there is no broker.
+        SkylaneError: an address cannot be used, a library is missing, or the broker cannot be reached.
     """
     endpoint, events = TRANSPORTS[config.transport].endpoint, events or TransportEvents()
     plug_in = load("transport", TRANSPORTS, config.transport)

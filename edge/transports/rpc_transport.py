@@ -44,7 +44,7 @@ class WorkerConnection:
     address: str
     channel: RpcChannel
     name: str | None = None  # Name of the worker; None while it is not connected.
-    problem: ChannelError | None = None  # Why it is not connected.
+    problem: ChannelError | None = None  # The reason why it is not connected.
     in_flight: int = 0
     last_used: int = 0  # Number of the latest frame that was sent here.
 
@@ -65,7 +65,7 @@ class RpcTransport:
         session: str,
         on_fault: Callable[[BaseException], None],
     ) -> None:
-        """Connects to the workers in the background, and closes their channels, which are given by address, at its end.
+        """Connects to the workers in the background; `close` closes the channels. `channels`: by worker address.
 
         `on_fault` is called with unexpected exceptions, on any thread.
         """
@@ -282,13 +282,13 @@ class RpcTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A frame to send."""
+    """A frame to send, and the workers that were tried."""
 
     message: FrameMessage
     request: EncodedRequest
     on_undelivered: OnUndelivered
     worker: str | None
-    tried: set[str] = field(default_factory=set)  # Addresses of workers that certainly did not get the frame.
+    tried: set[str] = field(default_factory=set)  # Addresses of workers that did not get the frame.
 
 
 def _refusal(frame: FrameMessage, worker: str, status: Status, reason: str) -> ResultMessage:

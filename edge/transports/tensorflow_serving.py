@@ -55,7 +55,7 @@ class TfServingRestAdapter:
 
 
 def _result_of_message(body: Buffer) -> Buffer | None:
-    """Returns the result in a serialized PredictResponse, or None if it has none."""
+    """Returns the result in a serialized PredictResponse, or None if it has no result."""
     try:
         outputs = parse(message_class("tensorflow.serving.PredictResponse"), body).outputs
     except ProtobufError as error:
@@ -65,7 +65,7 @@ def _result_of_message(body: Buffer) -> Buffer | None:
 
 
 def _result_of_json(body: Buffer) -> Buffer | None:
-    """Returns the result in a reply in the row format, or None if it has none."""
+    """Returns the result in a reply in the row format, or None if it has no result."""
     try:
         predictions = channel.parse_json(body, MAX_VALUES)["predictions"]
         return base64.b64decode(predictions[0]["b64"], validate=True) if predictions else None

@@ -1,4 +1,4 @@
-"""The contract and the table of transports, which carry frames to workers, and what a transport carries and reports."""
+"""The contract and the table of transports, which carry frames to workers; their requests, replies and events."""
 
 import queue
 import threading
@@ -36,14 +36,14 @@ class RawReply:
 
     read: Callable[[], ResultMessage]  # Raises MessageError if the reply is malformed.
     size: int  # Size in bytes.
-    returned_ns: int
+    returned_ns: int  # Arrival of the reply, by `shared.clock`.
 
 
 class ReplyQueue(queue.Queue[RawReply | None]):
     """Replies that wait to be decoded."""
 
     def __init__(self, window: int = 1) -> None:
-        """`window`: number of frames in flight; each may be answered twice."""
+        """`window`: maximum number of frames in flight; each may be answered twice."""
         super().__init__(max(MAX_QUEUED_REPLIES, 2 * window))
         self.dropped = 0
 
@@ -62,7 +62,7 @@ class TransportEvents:
     def __init__(self) -> None:
         self.reconnected: Callable[[], None] = lambda: None  # Called when the bus has connected, first or again.
         self.faults: list[BaseException] = []  # Exceptions in callbacks of the transport; the run is aborted.
-        self.end_reason: SkylaneError | None = None  # Why the run must end early, in an orderly way.
+        self.end_reason: SkylaneError | None = None  # The error for which the run must end in an orderly way.
 
     def connected(self) -> None:
         """Reports that the bus has connected, for the first time or again."""
@@ -73,7 +73,7 @@ class TransportEvents:
         self.faults.append(error)
 
     def give_up(self, reason: SkylaneError) -> None:
-        """Reports that the run must end."""
+        """Reports that the run must end in an orderly way, and why."""
         self.end_reason = reason
 
     def check(self) -> None:
@@ -96,33 +96,33 @@ class Transport(Protocol):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to the broker, or without a broker to a worker that serves the model."""
+        """True if the vehicle is connected to the broker, or without a broker to a worker that serves the model."""
 
     @property
     def has_lost_broker(self) -> bool:
-        """Whether there is no connection to the broker; always False without one."""
+        """True while the vehicle is not connected to its broker; always False for a transport without a broker."""
 
     @property
     def last_received_ns(self) -> int:
         """Time at which the connection last carried anything to this vehicle, by `shared.clock`."""
 
     def ping(self) -> None:
-        """Asks the broker for a sign of life, unless one is due already."""
+        """Asks the broker for a response, unless one is outstanding; `last_received_ns` shows its arrival."""
 
     def report(self, metrics: VehicleMetrics) -> None:
-        """Tells those who look at the fleet about this vehicle; returns at once. Nobody hears it without a broker."""
+        """Publishes this vehicle's metrics through the broker, without waiting. Does nothing without a broker."""
 
     def wait_for_card(self, timeout_s: float) -> ModelCard:
         """Returns the card of the configured model; raises NoWorkerError if no worker serves it in time."""
 
     def unused(self) -> Mapping[str, str]:
-        """Returns the configured addresses that got no frame, with the reason."""
+        """Returns the configured worker addresses to which no frame was sent, each with the reason."""
 
     def pack(self, message: FrameMessage) -> EncodedRequest:
-        """Encodes a frame."""
+        """Encodes a frame as the request that `send` takes."""
 
     def excess(self, request: EncodedRequest) -> str:
-        """Returns size and limit of a request that is too large to be sent, as text; empty if it is not too large."""
+        """Returns a text with the size and the limit of a request that is too large; empty if it can be sent."""
 
     def send(
         self,
@@ -132,13 +132,13 @@ class Transport(Protocol):
         *,
         worker: str | None = None,
     ) -> None:
-        """Sends an encoded frame to `worker`, or to any worker; returns before it is on the wire."""
+        """Sends an encoded frame to `worker` (None: to any worker); returns before the frame is on the wire."""
 
     def probe_clocks(self, clocks: WorkerClocks, stop: threading.Event) -> None:
         """Probes the clocks of the workers until stopped, and reports the results to `clocks`."""
 
     def close(self) -> None:
-        """Signs off and closes the connections."""
+        """Publishes that the vehicle is offline, if there is a broker, and closes the connections."""
 
 
 class TransportEntry(NamedTuple):
@@ -150,12 +150,12 @@ class TransportEntry(NamedTuple):
 
     path: str
     extra: str  # The pip extra that installs its dependencies.
-    # What it connects to; the last two are endpoints of workers.
+    # The kind of endpoint: the broker, or workers over gRPC or HTTP.
     endpoint: Literal["broker", "grpc", "http"] = "broker"
 
     @property
     def needs_addresses(self) -> bool:
-        """Whether the addresses of the workers must be configured: a broker finds them itself."""
+        """True if the configuration must list the workers' addresses; with a broker, it need not."""
         return self.endpoint != "broker"
 
 

@@ -1,4 +1,4 @@
-"""The upload client, which sends images to one worker over a transport of the vehicle; the images, settings and errors."""
+"""The client of `skylane send` for one worker, over a transport of the vehicle; finding and checking images."""
 
 import itertools
 import queue
@@ -82,7 +82,7 @@ class UploadSettings(Section):
     worker_tls_ca: FilePath | None = setting(
         None, f"Certificate authority (PEM) of the workers; turns TLS on. The token is read from {WORKER}."
     )
-    annotate: bool = False  # Make a copy of each image with its result drawn on.
+    annotate: bool = False  # True to make a copy of each image with its result drawn on it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class UploadClient:
         """Waits for a worker at HOST:PORT that serves the model, for as long as `is_needed` returns True.
 
         Raises:
-            WorkerLostError: there is none within the connection timeout.
+            WorkerLostError: no such worker answers within the connection timeout.
         """
         self._settings = settings
         self._session = uuid.uuid4().hex[:12]
@@ -123,14 +123,14 @@ class UploadClient:
         Raises:
             ImageRefusedError: the worker has no result for the image.
             WorkerBusyError: the worker is overloaded.
-            WorkerLostError: there is no reply, or its result cannot be decoded.
+            WorkerLostError: no reply came in time, or its result cannot be decoded.
         """
         started_ns = clock.now_ns()
         settings = self._settings
         frame = Frame(read_image_file(image), Layout.RGB8, _CAMERA, 0, 0, 0, 0)
         frame_id = FrameId(settings.vehicle, _CAMERA, self._session, next(self._numbers))
         record = FrameRecord.of(frame_id, _CAMERA)
-        card = self._wait_for_card(lambda: True)  # It may have changed since the previous image.
+        card = self._wait_for_card(lambda: True)  # The card may have changed since the previous image.
         message = prepare(frame, record, card, self._config)
         request = self._transport.pack(message)
         reply = self._send(message, request)
@@ -216,11 +216,11 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     """Returns files as given, and the image files in folders and their subfolders, in the natural order of their names.
 
     Raises:
-        NothingToUploadError: there are none.
+        NothingToUploadError: no image files were found.
     """
     files: list[Path] = []
     for path in paths:
-        inside = (each for each in path.rglob("*") if each.suffix.lower() in _SUFFIXES and each.is_file())
+        inside = (file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
         files += sorted(inside, key=natural_path_key) if path.is_dir() else [path]
     if not files:
         raise NothingToUploadError(f"no images found: give files, or folders that contain {', '.join(_SUFFIXES)} files")
@@ -230,7 +230,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 def check_images(files: Sequence[Path], on_checked: Callable[[], None]) -> tuple[list[Path], list[ImageFileError]]:
     """Returns the valid image files, and the errors of the others.
 
-    It decodes each image completely: a header does not reveal that a file was cut off.
+    Each image is decoded completely, because a header does not show that a file was cut off.
 
     Raises:
         NothingToUploadError: no file is valid.

@@ -12,17 +12,17 @@ from edge.upload.client import ImageResult, UploadClient, WorkerBusyError, Worke
 from shared.errors import SkylaneError
 from shared.threads import ThreadGroup
 
-_MAX_ATTEMPTS = 3  # An image on which three workers failed may itself be the cause.
+_MAX_ATTEMPTS = 3  # Workers that may fail on an image, which may itself be the cause.
 _MAX_BUSY_REPLIES = 120  # Consecutive replies after which a worker counts as lost.
-_JOIN_TIMEOUT_S = 120.0  # Per image.
+_JOIN_TIMEOUT_S = 120.0  # Time limit of `run`, per image.
 
 
 @dataclass(frozen=True, slots=True)
 class UploadOutcome:
-    """Result or failure of an image."""
+    """The result or the failure of an image."""
 
     image: Path
-    worker: str  # Address of the last worker that had it; empty: none had it.
+    worker: str  # Address of the last worker that got the image; empty: no worker got it.
     result: ImageResult | None
     fault: str = ""
 
@@ -75,7 +75,7 @@ class UploadDispatcher:
             return not self._stopped and bool(self._waiting or self._in_progress)
 
     def stop(self) -> None:
-        """Starts no more uploads."""
+        """Prevents further uploads; those in progress continue."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()

@@ -1,4 +1,4 @@
-"""The command `skylane view`, which shows a finished run in Rerun: from its files for Rerun if it has them, otherwise from its log, its masks and its source."""
+"""The command `skylane view`: shows a finished run in Rerun, from its `.rrd` files, or its log, masks and source."""
 
 import signal
 from collections import Counter
@@ -53,19 +53,19 @@ def view(run: Path, source: str | None) -> None:
             else:
                 draw_run(run, source, viewer.scene)
             viewer.scene.play()
-            with suppress(KeyboardInterrupt):  # The line is what others wait for before they end this command.
+            with suppress(KeyboardInterrupt):  # Scripts wait for this line before they end the command.
                 click.echo(f"{viewer.address}\n{viewer.note}; Ctrl-C ends it")
                 signal.pause()
 
 
 def files_for_rerun(folder: Path) -> list[Path]:
-    """Returns what `--sink rerun` wrote in a run."""
+    """Returns the files that `--sink rerun` wrote in the folder of a run."""
     paths = (folder / RRD_NAME, folder / OUTPUTS_FOLDER / RRD_NAME)
     return [path for path in paths if path.is_file()]
 
 
 def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
-    """Returns the model of a run, and how its images were prepared.
+    """Returns the card of a run's model, and the configuration that says how its images were prepared.
 
     Raises:
         SkylaneError: the manifest is missing or damaged.
@@ -77,7 +77,7 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
         made_up = tuple(
             (37 * class_id % 256, 91 * class_id % 256, 53 * class_id % 256) for class_id in range(len(names))
         )
-        # Earlier versions note none.
+        # Manifests of earlier versions have no colours.
         colours = tuple(map(_colour, model["colours"])) if "colours" in model else made_up
         card = ModelCard(
             name=model["name"],
@@ -98,7 +98,7 @@ def model_of(folder: Path) -> tuple[ModelCard, EdgeConfig]:
 
 
 def _colour(text: str) -> tuple[int, int, int]:
-    """Parses a colour such as "#80ff00"; raises a ValueError if it is none."""
+    """Parses a colour such as "#80ff00"; raises a ValueError for any other text."""
     red, green, blue = bytes.fromhex(text.removeprefix("#"))
     return red, green, blue
 
@@ -110,7 +110,7 @@ def draw_run(folder: Path, source: str | None, scene: Scene) -> None:
         SkylaneError: a file of the run or the source cannot be read, or the run had another source.
     """
     card, config = model_of(folder)
-    arrived: dict[tuple[str, int], tuple[int, int]] = {}  # By camera and index: sequence, and the time of the result.
+    arrived: dict[tuple[str, int], tuple[int, int]] = {}  # (camera, index): (sequence, result time).
     played: list[tuple[int, str]] = []
     outcomes: Counter[str] = Counter()
     try:
@@ -160,7 +160,7 @@ def _images(
     card: ModelCard,
     config: EdgeConfig,
 ) -> Iterator[tuple[tuple[str, int], ImageArray | None, Geometry | None]]:
-    """Yields the images of some frames as the model got them; without a source, only their cameras and indices."""
+    """Yields (camera, index), image and geometry of the `wanted` frames; without a source, no image and geometry."""
     if source is None:
         yield from ((key, None, None) for key in wanted)
         return
@@ -176,7 +176,7 @@ def _images(
             encodings=config.encodings,
         )
     ) as opened:
-        if played.get("sha256") not in (None, opened.provenance.get("sha256")):  # A camera has none.
+        if played.get("sha256") not in (None, opened.provenance.get("sha256")):  # A camera has no hash.
             raise SkylaneError(
                 f"--source {source} is not what was played, {printable(str(played.get('path')))}: their SHA-256 differ"
             )

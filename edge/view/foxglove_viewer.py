@@ -18,7 +18,7 @@ class FoxgloveViewer:
         """Starts the server.
 
         Raises:
-            ViewError: it does not start.
+            ViewError: the server does not start.
         """
         context = foxglove.Context()
         certificate = None if settings.tls_cert is None else settings.tls_cert.read_bytes()

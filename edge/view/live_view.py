@@ -1,4 +1,4 @@
-"""The live view of a run: sends the newest frames to a process of its own. No caller waits for it, whatever a viewer does."""
+"""The live view of a run: passes the newest frames to a separate process. A slow viewer never delays the run."""
 
 import json
 import os
@@ -36,7 +36,7 @@ _LOG = get_logger("edge")
 _START_S = 60.0  # Importing a viewer's library takes seconds on a busy machine.
 _END_S = 3.0  # The last frames may take this long to be shown.
 _PIPE_BYTES = 1 << 20  # Room for a frame, so that sending it takes one step.
-_MAX_ROWS = 64  # That wait; older ones are left out.
+_MAX_ROWS = 64  # Rows of the latency log that may wait; older ones are dropped.
 _NO_COUNTS = RunCounts(0, 0, {}, {}, None)
 
 _Item = tuple[int, Callable[[], FrameResult | None]]
@@ -62,7 +62,7 @@ class LiveView:
         """Starts the viewer, and logs its address.
 
         Raises:
-            ViewError: it does not start.
+            ViewError: the viewer does not start.
         """
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
@@ -105,7 +105,7 @@ class LiveView:
             self._changed.notify()
 
     def presented(self, tick: PresentedTick) -> None:
-        """Shows the output of a presenter, or the image alone if there is none."""
+        """Shows the output of a presenter, or only the image of a tick without an output."""
         with self._changed:
             self._frames[tick.camera, True] = clock.now_ns(), partial(tick_frame, tick, self._config)
             self._changed.notify()
@@ -134,7 +134,7 @@ class LiveView:
         _LOG.info("view ready", viewer=config.view, address=reply["address"], note=reply["note"])
 
     def _run(self) -> None:
-        """Sends what is new whenever the process asks for it, until the view ends; the body of a thread."""
+        """Sends an update whenever the process asks for one, until the view ends; the body of a thread."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         lower_priority()
@@ -160,7 +160,7 @@ class LiveView:
         self._process.stdin.flush()
 
     def _update(self) -> ViewUpdate:
-        """Returns what is new."""
+        """Returns the frames and rows since the previous update."""
         with self._changed:
             frames, rows = list(self._frames.values()), list(self._rows)
             self._frames.clear()
@@ -196,7 +196,7 @@ class LiveView:
 
 @contextmanager
 def open_view(config: EdgeConfig, card: ModelCard, presentation: Presentation | None) -> Iterator[LiveView | None]:
-    """Yields the live view of a run; None if none is configured.
+    """Yields the live view of a run; None if no view is configured.
 
     Raises:
         SkylaneError: the viewer cannot be started.

@@ -24,10 +24,10 @@ from shared.runtime.processes import terminate
 
 _PAGE_PORT, _DATA_PORT = 9090, 9876  # Rerun's own defaults.
 _START_S = 20.0
-_RESPONSE_S = 300.0  # For a browser to load the page's 30 MB over a slow link.
+_RESPONSE_S = 300.0  # Time limit of a response: a page has 30 MB, and a link may be slow.
 _FLUSH_S = 1.0
 _POLL_S = 0.02
-_FOREIGN_LINKS = re.compile(rb"<link\b[^>]*https://[^>]*>")  # To fonts; a browser connects before it knows the policy.
+_FOREIGN_LINKS = re.compile(rb"<link\b[^>]*https://[^>]*>")  # Fonts; a browser connects before it reads the policy.
 
 
 class RerunViewer:
@@ -37,7 +37,7 @@ class RerunViewer:
         """Starts the server and connects to it.
 
         Raises:
-            ViewError: it does not start.
+            ViewError: the server does not start.
         """
         host = ipv4_address(settings.host)
         data_port, inner_port = free_port(host, _DATA_PORT), free_port(host)
@@ -52,7 +52,7 @@ class RerunViewer:
             "--server-memory-limit": f"{settings.history_mb}MB",
         }
         words = [word for option in options.items() for word in option]
-        # Ctrl-C is for this process, which then ends the server; killed, it takes the server with it.
+        # Ctrl-C reaches this process only, which then ends the server. If it is killed, the server ends too.
         guard = shutil.which("setpriv")
         self._server = subprocess.Popen(
             [

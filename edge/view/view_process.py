@@ -1,6 +1,6 @@
-"""The process of a view: asks for what is new whenever it can show it, so that only the newest frame waits.
+"""The process of a live view: asks for an update when it can show one, so that only the newest frame waits.
 
-Run as a module; it writes lines of JSON, the first one with its address or an error, and one for each update that it asks for.
+Run as a module; it writes lines of JSON: first its address or an error, then one line to ask for each update.
 """
 
 import json
@@ -20,7 +20,7 @@ from shared.imaging.opencv import cv2
 from shared.registry import load
 from shared.threads import lower_priority
 
-# From a picture as it is to one that is barely recognisable.
+# Levels of reduction: from unchanged to barely recognizable.
 _REDUCTIONS = (
     Reduction(),
     Reduction(1.0, 60),
@@ -30,35 +30,35 @@ _REDUCTIONS = (
     Reduction(0.35, 35),
     Reduction(0.25, 30),
 )
-_UPDATE_S = 0.2  # With a limit, an update may take so long to send, unless its pictures are the smallest.
-_BUSY_SHARE, _FREE_SHARE = 0.02, 0.5  # Of the time of a core, which this process may take on average,
-_BURST_S = 0.3  # over so long: a frame that comes early does not wait.
-_IDLE_SHARE = 0.5  # Of the time that the machine's cores are idle,
-_SPARED_CORES = 0.25  # beyond so much, which a busy machine has too.
-_IDLE_S = 1.0  # Over which idle time is averaged.
-_GROWTH = 2.5  # The next larger pictures have at most so many times the bytes.
+_UPDATE_S = 0.2  # With a rate limit, pictures are reduced until an update takes at most this time to send.
+_BUSY_SHARE, _FREE_SHARE = 0.02, 0.5  # Smallest and largest share of a core for this process, on average,
+_BURST_S = 0.3  # over this time: a frame that comes early does not wait.
+_IDLE_SHARE = 0.5  # Share of the machine's idle cores that this process may use,
+_SPARED_CORES = 0.25  # after subtracting these, because a busy machine has idle time too.
+_IDLE_S = 1.0  # Time over which idle time is averaged.
+_GROWTH = 2.5  # The next larger pictures have at most this many times the bytes.
 
 
 class ViewPace:
-    """Keeps the time of this process and what is sent below a rate, by waiting and by reducing pictures."""
+    """Limits the processor time of this process and the bytes that it sends, by waiting and by reducing pictures."""
 
     def __init__(self, bytes_per_s: float | None) -> None:
         self._bytes_per_s = bytes_per_s
         self._level = 0 if bytes_per_s is None else len(_REDUCTIONS) - 1
         self._worked_s = time.process_time()
-        self._paid_s = time.monotonic()  # Until when the work so far uses up the share.
+        self._paid_s = time.monotonic()  # Time until which the work so far uses up the share.
         self._share = _FREE_SHARE
         self._idle_s, self._looked_s = psutil.cpu_times().idle, time.monotonic()
 
     @property
     def reduction(self) -> Reduction:
-        """How much the next pictures are to be reduced."""
+        """The reduction of the next pictures."""
         return _REDUCTIONS[self._level]
 
     def wait(self, size: int, *, has_pictures: bool) -> None:
-        """Waits until the link has had time for what was sent, and chooses the reduction of the next pictures by its size.
+        """Waits for the time that `size` sent bytes take, and chooses the reduction of the next pictures accordingly.
 
-        Waits at least so long that this process takes no more than its share of a core, on average: more if the machine is idle.
+        Waits longer if this process would exceed its average share of a core, which is larger on an idle machine.
         """
         worked_s, now_s = time.process_time(), time.monotonic()
         if now_s - self._looked_s >= _IDLE_S:
@@ -80,7 +80,7 @@ class ViewPace:
 
 
 def show(viewer: Viewer, update: ViewUpdate, reduction: Reduction) -> int:
-    """Shows what is new; returns about how many bytes a viewer receives for it."""
+    """Shows an update; returns the approximate number of bytes that a viewer receives for it."""
     size = sum(
         viewer.scene.show(frame, time_ns, reduction) for time_ns, frame in sorted(update.frames, key=itemgetter(0))
     )
@@ -89,17 +89,17 @@ def show(viewer: Viewer, update: ViewUpdate, reduction: Reduction) -> int:
 
 
 def receive(pipe: IO[bytes]) -> Any:
-    """Waits for what the vehicle node, which started this process, sends; returns None at the end of the pipe."""
+    """Waits for a message of the vehicle node, which started this process; returns None at the end of the pipe."""
     try:
-        return pickle.load(pipe)  # noqa: S301  Nobody else can write to it.
-    except (EOFError, pickle.UnpicklingError):  # At its end, or amid what a killed vehicle node sent.
+        return pickle.load(pipe)  # noqa: S301  Only the parent process can write to it.
+    except (EOFError, pickle.UnpicklingError):  # The pipe ended, perhaps within a message of a killed vehicle node.
         return None
 
 
 def main() -> None:
     """Serves a viewer until the end of standard input."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # What a library prints is no reply.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Libraries may print; that must not mix with the replies.
     lower_priority()
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # Measured work runs at once, not after a slice.

@@ -1,4 +1,4 @@
-"""The contract and the table of viewers, which show a run while it goes on."""
+"""The contract and the table of viewers, which show a run while it is in progress."""
 
 import re
 import socket
@@ -16,43 +16,43 @@ LOOPBACK = "127.0.0.1"
 
 
 class ViewError(SkylaneError):
-    """A viewer cannot be started, or does not support what was asked of it."""
+    """A viewer cannot be started, or does not support a setting."""
 
 
 class ViewSettings(NamedTuple):
-    """Which viewer, and what it is to show."""
+    """The settings of a live view: the viewer, its address, the model and its limits."""
 
     viewer: str
     host: str
     card: ModelCard
     bytes_per_s: float | None = None
-    history_mb: int = 100  # What Rerun's server keeps for pages that are opened late.
+    history_mb: int = 100  # Data that Rerun's server keeps for pages that are opened later.
     tls_cert: Path | None = None
     tls_key: Path | None = None
 
 
 class ViewUpdate(NamedTuple):
-    """What is new since the last one."""
+    """The frames and rows since the previous update, and the totals of the run."""
 
     time_ns: int
-    frames: list[tuple[int, FrameResult]]  # Each with the time since when the vehicle has its result.
-    rows: list[dict[str, str]]  # Of the latency log.
+    frames: list[tuple[int, FrameResult]]  # Each with the time at which its result was ready.
+    rows: list[dict[str, str]]  # New rows of the latency log.
     outcomes: dict[str, int]  # The totals of the run so far.
     in_flight: int
 
 
 class Viewer(Protocol):
-    """A server that programs of a user connect to. Built as `Viewer(settings)`, in the process of the view."""
+    """A server to which the user's programs connect. Built as `Viewer(settings)`, in the process of the view."""
 
     scene: Scene
-    address: str  # What a user opens.
-    note: str  # What a user must know of it, in a few words.
+    address: str  # URL that the user opens.
+    note: str  # A short hint for the user.
 
     def check(self) -> None:
         """Raises a ViewError if the server has ended."""
 
     def close(self) -> None:
-        """Sends what is still to be sent, for a second at most, and ends the server."""
+        """Sends the remaining data, for a second at most, and ends the server."""
 
 
 class ViewerEntry(NamedTuple):
@@ -70,14 +70,14 @@ VIEWERS = {
 
 _RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kMG])?bit(?:/s)?")
 _FACTORS = {None: 1, "k": 1e3, "M": 1e6, "G": 1e9}
-_SLOWEST_BIT_S = 100_000.0  # The smallest pictures, once per second.
+_SLOWEST_BIT_S = 100_000.0  # Lowest rate: the smallest pictures once per second.
 
 
 def bytes_per_s(rate: str) -> float:
     """Parses a rate such as "2Mbit".
 
     Raises:
-        ViewError: it is no rate, or too low for any picture.
+        ViewError: the text is not a rate, or the rate is too low for any picture.
     """
     match = _RATE.fullmatch(rate)
     bits_per_s = float(match[1]) * _FACTORS[match[2]] if match else 0.0
@@ -90,7 +90,7 @@ def ipv4_address(host: str) -> str:
     """Returns the IPv4 address of a host.
 
     Raises:
-        ViewError: it has none.
+        ViewError: the host has no IPv4 address.
     """
     try:
         return socket.gethostbyname(host)

@@ -1,4 +1,4 @@
-"""What a vehicle knows of its workers (who is online, their clocks, response times, loads) and which one gets a frame.
+"""The workers of a vehicle: which are online, their clocks, response times and loads, and the choice of a worker.
 
-Start with `worker_directory`; `dispatcher` is the contract of the choice; `edge.retrying` says which frames are sent again.
+Start with `worker_directory`; `dispatcher` has the contract of the choice. `edge.retrying` plans retries.
 """

@@ -11,7 +11,7 @@ class Dispatcher(Protocol):
     """Chooses workers. Built with the WorkerWatch; any thread may call it."""
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
-        """Returns where to send the next frame; returns at once.
+        """Returns the worker for the next frame, without waiting.
 
         Args:
             in_flight: The frames of this vehicle that were sent and have not ended, the oldest first.
@@ -38,7 +38,7 @@ class GroupDispatcher:
     """Leaves the choice to the broker. See Dispatcher."""
 
     def __init__(self, watch: WorkerWatch) -> None:
-        """Needs nothing of the workers."""
+        """Ignores `watch`."""
 
     def choose(
         self,

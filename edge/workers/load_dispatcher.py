@@ -26,12 +26,12 @@ from edge.workers.worker_watch import WorkerView, WorkerWatch
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.
 _SHARED_NS = 2_000_000_000  # Time for which frames of other vehicles count after they were last seen.
-_FEWEST = 2  # Workers among which there is a choice.
-_DRAWN = 2
+_FEWEST = 2  # Number of workers from which there is a choice.
+_DRAWN = 2  # Number of workers drawn at random.
 _MS = 1_000_000
 _NOISE_NS = 5 * _MS  # Shorter times are within the error of the estimates.
 _SAME_SPEED = 1.25  # Workers are equally fast if their inference times differ by less than this factor,
-_SAME_QUEUE = 2.5  # and equally busy if their expected answers differ by less than the time of so many frames.
+_SAME_QUEUE = 2.5  # and equally busy if their expected answers differ by less than the time of this many frames.
 _TIE = 1.05  # Two workers are equally good if their expected answers differ by less than this factor.
 
 
@@ -73,9 +73,9 @@ class LoadDispatcher:
         if not candidates:
             return GROUP
         if len(candidates) == len(proven) == len(online) and _are_equally_fast(candidates):
-            evaluated = [_evaluate(each, now_ns) for each in candidates]
+            evaluated = [_evaluate(candidate, now_ns) for candidate in candidates]
             if _are_equally_busy(candidates, evaluated):
-                return Assignment("group", None, max(each.answer_ns for each in evaluated))
+                return Assignment("group", None, max(evaluation.answer_ns for evaluation in evaluated))
         best = self._best(candidates, unreported, now_ns)
         if untried and proven and not excluded and self._rng.random() * len(online) < 1:
             return Assignment("load", self._rng.choice(untried), best.expected_ns or 1)
@@ -84,7 +84,7 @@ class LoadDispatcher:
     def _survey(
         self, workers: Sequence[WorkerView], in_flight: Sequence[FrameRecord], now_ns: int
     ) -> tuple[list[_Candidate], int, list[str]]:
-        """Returns the workers whose load is known, the number of those that report none, and those to try without one."""
+        """Returns the workers whose load is known, the number of workers without a report, and the names to try."""
         own = _by_worker(in_flight)
         reported, unreported, untried = [], 0, []
         for worker in workers:
@@ -106,12 +106,12 @@ class LoadDispatcher:
         drawn = [_evaluate(candidates[place], now_ns) for place in places if place < len(candidates)]
         if len(drawn) < len(places):
             return GROUP  # The broker gives workers of earlier releases, which report no load, their share.
-        limit_ns = min(each.total_ns for each in drawn) * _TIE
-        best = self._rng.choice([each for each in drawn if each.total_ns <= limit_ns])
+        limit_ns = min(evaluation.total_ns for evaluation in drawn) * _TIE
+        best = self._rng.choice([evaluation for evaluation in drawn if evaluation.total_ns <= limit_ns])
         return Assignment("load", best.name, best.answer_ns)
 
     def _note_others(self, candidate: _Candidate, now_ns: int) -> None:
-        """Notes whether a report counts frames that are not known to be of this vehicle."""
+        """Remembers the time of a report that counts frames of other vehicles."""
         known = candidate.known
         if known.load.queue and known.load.queue > sum(record.sent_ns <= known.at_ns for record in candidate.own):
             self._shared_ns = now_ns
@@ -125,7 +125,7 @@ def _by_worker(in_flight: Sequence[FrameRecord]) -> Mapping[str, Sequence[FrameR
 
 
 def _may_try(candidate: _Candidate, now_ns: int) -> bool:
-    """Returns whether a worker may get a frame, of which one on trial has at most one."""
+    """Returns whether a worker may get a frame; a worker on trial gets one at a time."""
     known = candidate.known
     return not known.is_on_trial or (not candidate.own and known.is_tried_again(now_ns))
 
@@ -160,11 +160,11 @@ def _uncounted(candidate: _Candidate) -> list[FrameRecord]:
 
 
 def _are_equally_fast(candidates: Sequence[_Candidate]) -> bool:
-    answers_ms = [each.known.load.answer_ms for each in candidates]
+    answers_ms = [candidate.known.load.answer_ms for candidate in candidates]
     return max(answers_ms) <= min(answers_ms) * _SAME_SPEED + _NOISE_NS / _MS
 
 
 def _are_equally_busy(candidates: Sequence[_Candidate], evaluated: Sequence[_Evaluation]) -> bool:
-    totals_ns = [each.total_ns for each in evaluated]
-    frame_ns = max(each.known.load.spacing_ms for each in candidates) * _MS
+    totals_ns = [evaluation.total_ns for evaluation in evaluated]
+    frame_ns = max(candidate.known.load.spacing_ms for candidate in candidates) * _MS
     return max(totals_ns) - min(totals_ns) <= frame_ns * _SAME_QUEUE + _NOISE_NS

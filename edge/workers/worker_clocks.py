@@ -1,4 +1,4 @@
-"""Clock probes to the workers, and the offset of each worker's clock.
+"""Sends clock probes to the workers, and estimates the offset of each worker's clock from their echoes.
 
 Probes are small messages, separate from the frames.
 """
@@ -22,7 +22,7 @@ _MAX_NODES = 512  # A restarted worker is a new node.
 
 
 class LastEcho(NamedTuple):
-    """What the echoes of a node tell; zeros if it never echoed a probe."""
+    """The last echo of a node, and the round trip of its probes; zeros if it never echoed a probe."""
 
     at_ns: int = 0  # Arrival of the last one.
     round_trip_ns: int = 0  # Smoothed time that a probe and its echo travel.
@@ -42,7 +42,7 @@ class WorkerClocks:
 
     @property
     def ignored(self) -> Mapping[str, int]:
-        """Number of rejected echoes by reason."""
+        """The number of rejected echoes by reason."""
         with self._lock:
             return dict(self._ignored)
 
@@ -92,7 +92,7 @@ def _estimator(estimators: OrderedDict[str, OffsetEstimator], node: str) -> Offs
 _BURST = 16  # Probes in quick succession to a new process, so that its first frames have an error bound.
 _BURST_INTERVAL_NS = 20_000_000
 _INTERVAL_NS = 500_000_000  # The error bound grows by a quarter of a millisecond in this time.
-_JITTER = 0.2  # Share of the interval, so that probes do not run in step with frames.
+_JITTER = 0.2  # Random part of the interval, so that probes do not coincide with frames.
 _MAX_PROBES_HZ = 32  # Limit for all workers together, after their bursts.
 _MAX_UNANSWERED = 512
 _MAX_WAITING = 256  # Echoes that wait to be processed.
@@ -100,7 +100,7 @@ _STOP_POLL_S = 0.1
 
 
 def probe_interval_ns(workers: int) -> int:
-    """Returns the mean time between two probes of one worker when there are so many workers."""
+    """Returns the mean time between two probes of one worker, given the number of workers."""
     return max(_INTERVAL_NS, workers * 10**9 // _MAX_PROBES_HZ)
 
 
@@ -129,7 +129,7 @@ class ProbeTracker:
         self._schedules.clear()
 
     def due(self, now_ns: int, online: Iterable[tuple[str, str]]) -> list[str]:
-        """Returns the workers to probe now, and schedules their next probes. `online`: name and session of each."""
+        """Returns the workers to probe now, and schedules the next ones. `online`: (name, session) pairs."""
         sessions = dict(online)
         self._schedules = {
             name: schedule for name, schedule in self._schedules.items() if sessions.get(name) == schedule.session

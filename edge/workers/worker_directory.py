@@ -19,7 +19,7 @@ from shared.messages.node_status import NodeState, NodeStatus, unpack_status
 from shared.mqtt.bus import Delivery
 
 _LOG = get_logger("edge")
-_WAITING_S = 2.0  # As often as every node reports.
+_WAITING_S = 2.0  # Interval of reports while waiting for a worker.
 _MAX_WORKERS = 256
 _MAX_CARDS = 256  # Announced cards of the model that are remembered; each change of the model adds one.
 _DRAINED_REPLIES_NS = 250_000_000  # Time in which the last replies of a drained worker are read.
@@ -63,19 +63,19 @@ class WorkerEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """When frames in flight may have been lost and are sent again, by the clock of this vehicle; 0: never."""
+    """The losses after which frames in flight are sent again. Times by the clock of this vehicle; 0: never."""
 
     latest_ns: int = 0  # Last loss of a worker or of the connection.
     connection_ns: int = 0  # Last reconnect to the broker: frames sent before may be lost.
     ended: Mapping[str, WorkerEnd] = field(default_factory=dict)  # The latest end of each worker.
-    unresponsive: frozenset[str] = frozenset()  # Workers that hang.
+    unresponsive: frozenset[str] = frozenset()  # Names of workers that hang.
     on_trial: frozenset[str] = (
         frozenset()
     )  # Workers that have not answered this vehicle, or not since they were silent.
 
 
 class WorkerDirectory:
-    """All workers, and which of them serve a model. Logs which workers join, leave or change their models. Thread-safe."""
+    """All workers that are online, and those that serve a model; logs their changes. Thread-safe."""
 
     def __init__(self, model: str, version: str | None = None, loads: WorkerLoads | None = None) -> None:
         """`version`: version of the model; None: any. `loads`: loads of the workers; None: not used."""
@@ -88,8 +88,8 @@ class WorkerDirectory:
             tuple[str, str], ModelCard
         ] = {}  # Cards of the model by version and hash, also former ones.
         self._online: list[tuple[str, str]] | None = None  # None: outdated by a change of `_workers`.
-        self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Latest failure of each name: last status and time.
-        self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process of each name.
+        self._failed: dict[str, tuple[KnownWorker, int]] = {}  # Last status and time of failure by name.
+        self._ended: dict[str, WorkerEnd] = {}  # Latest end of a process by name.
         self._reconnected_ns = 0
 
     def announced(self, delivery: Delivery) -> None:
@@ -166,11 +166,11 @@ class WorkerDirectory:
         with self._condition:
             if self._online is None:
                 serving = filter(self._card_of, self._workers.values())
-                self._online = [(each.name, each.status.session) for each in serving]
+                self._online = [(worker.name, worker.status.session) for worker in serving]
             return self._online.copy()
 
     def last_failure_ns(self, *, after_ns: int = 0, timeout_s: float = 0.0) -> int:
-        """Returns when frames were last lost with a worker of the model or with the connection; 0 if never.
+        """Returns the time at which a worker of the model or the connection was last lost; 0 if never.
 
         The loss of the connection to a broker counts from the reconnect.
 
@@ -181,7 +181,7 @@ class WorkerDirectory:
             return self._last_failure_ns()
 
     def failures(self) -> Failures:
-        """Returns when frames in flight may have been lost."""
+        """Returns the losses that concern frames in flight."""
         with self._condition:
             return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))
 

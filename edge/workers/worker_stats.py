@@ -1,4 +1,4 @@
-"""Statistics of the workers' replies, the benefit of retries, and the workers' loads: as reported, and as answers show."""
+"""Statistics of the workers' replies and of retries, and the workers' loads, as reported and as answers show them."""
 
 import threading
 from collections import Counter, OrderedDict, deque
@@ -43,7 +43,7 @@ class WorkerStats:
 
     @property
     def times(self) -> ReplyTimes:
-        """The recent reply times."""
+        """Percentiles of the recent reply times."""
         with self._lock:
             if self._times is None:
                 median, p95, p99 = np.percentile(self._durations_ns, (50, 95, 99), method="higher")
@@ -100,12 +100,12 @@ class WorkerStats:
 
 
 _MAX_LOADS = 256
-_MAX_REPORTS_HZ = 10  # Reports on the topic of a worker that are read in a second; honest workers send two.
-_LATE_FACTOR = 2  # An answer is late if it takes this many times as long as expected and so much more:
-_LATE_NS = 10_000_000  # less may be due to frames of other vehicles, or to a busy machine.
+_MAX_REPORTS_HZ = 10  # Limit of reports that are read per worker and second; workers send at most two.
+_LATE_FACTOR = 2  # An answer is late if it takes longer than this factor × the expected time + _LATE_NS:
+_LATE_NS = 10_000_000  # a smaller excess can come from other vehicles or a busy machine.
 _NEW_SHARE = 0.25  # Weight of the newest answer in the smoothed lateness.
 _TRIAL_WAIT_NS = 2_000_000_000  # Wait before a worker that kept a frame gets another one; doubled each time,
-_MAX_TRIAL_DOUBLINGS = 5  # up to so often.
+_MAX_TRIAL_DOUBLINGS = 5  # up to this number of times.
 _HALF_LIFE_NS = 2_000_000_000  # Half-life of the lateness of a worker that gets no frames; it is then tried again.
 
 
@@ -120,16 +120,16 @@ class KnownLoad(NamedTuple):
     session: str = ""  # The process that sent the report; empty without a report.
     load: WorkerLoad = WorkerLoad(0, 0, 0.0, 0.0, 0.0)
     at_ns: int = 0  # Arrival of the report, by the clock of this vehicle.
-    late_ns: float = 0.0  # Smoothed time by which its answers exceeded what was expected, at `late_at_ns`.
+    late_ns: float = 0.0  # Smoothed lateness of its answers at `late_at_ns`, beyond _LATE_FACTOR and _LATE_NS.
     late_at_ns: int = 0
-    refused_ns: int = 0  # Time of its last refusal of a frame of this vehicle, or at which it could not be reached.
+    refused_ns: int = 0  # Time at which it last refused a frame of this vehicle, or could not be reached.
     answered_ns: int = 0  # Time of its last answer to this vehicle; 0: none yet.
     silent_ns: int = 0  # Time at which a frame that it had was last given up; 0: never.
     silences: int = 0  # Number of times in a row that it was silent when it was tried.
 
     @property
     def is_on_trial(self) -> bool:
-        """Whether it has not answered yet, or not since it was silent; it then gets one frame at a time."""
+        """True until its first answer, and from a silence until its next answer; it then gets one frame at a time."""
         return self.silent_ns >= self.answered_ns
 
     def is_tried_again(self, now_ns: int) -> bool:
@@ -154,12 +154,12 @@ class WorkerLoads:
 
     @property
     def ignored(self) -> Mapping[str, int]:
-        """Number of ignored reports by reason."""
+        """The number of ignored reports by reason."""
         with self._lock:
             return dict(self._ignored)
 
     def known(self) -> Mapping[str, KnownLoad]:
-        """Returns what is known now, by worker."""
+        """Returns the known load of each worker, by name."""
         with self._lock:
             return dict(self._known)
 
@@ -200,7 +200,7 @@ class WorkerLoads:
         with self._lock:
             late_ns = overdue_ns(record, now_ns)
             before = self._of(record.worker)
-            # Several frames that it had at the same time are one silence.
+            # Several unanswered frames at the same time count as one silence.
             silences = before.silences + (record.sent_ns >= before.silent_ns)
             self._update(
                 record.worker,
@@ -211,7 +211,7 @@ class WorkerLoads:
             )
 
     def answered(self, worker: str, now_ns: int) -> None:
-        """Reports an answer of a worker, also one that came after that of another worker: it is not silent."""
+        """Reports that a worker is not silent: it answered, if only after another worker had."""
         with self._lock:
             self._update(worker, answered_ns=now_ns, silences=0)
 

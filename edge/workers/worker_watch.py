@@ -1,4 +1,4 @@
-"""Which workers are alive: one view of each, from its status, its echoes of clock probes, its replies and its load."""
+"""The state of each worker, from its status, clock probe echoes, replies and load; detects that all workers hang."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,24 +15,24 @@ _PING_INTERVAL_NS = 1_000_000_000
 
 
 class WorkerView(NamedTuple):
-    """What this vehicle knows of a worker that is online and serves the model."""
+    """The state of a worker that is online and serves the model. Times are in ns, by the clock of this vehicle."""
 
     name: str
-    session: str  # Its process.
+    session: str  # The session of its process.
     echo_ns: int  # Arrival of its last echo of a clock probe; 0 if it never echoed one.
     round_trip_ns: int  # Smoothed time that a probe and its echo travel.
-    reply_ns: int  # Arrival of its last reply to a frame; 0 if there was none.
-    is_unresponsive: bool  # Whether it has stopped echoing probes; False if it never echoed one.
+    reply_ns: int  # Arrival of its last reply to a frame; 0 before the first one.
+    is_unresponsive: bool  # True if it has stopped echoing probes; False if it never echoed one.
     known: KnownLoad | None  # Its load, perhaps of an earlier process; None if nothing is known.
 
     @property
     def last_sign_ns(self) -> int:
-        """Time of its last sign of life; 0 if there was none."""
+        """Time of its last echo or reply; 0 before the first one."""
         return max(self.echo_ns, self.reply_ns)
 
 
 class WorkerWatch:
-    """Gives the views. All methods may be called from any thread."""
+    """Combines all that is known about each worker. All methods may be called from any thread."""
 
     def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks, stats: WorkerStats) -> None:
         self.directory = workers
@@ -55,7 +55,7 @@ class WorkerWatch:
 
 @dataclass(slots=True)
 class LivenessMonitor:
-    """Tells whether all workers hang although the broker still lists them as online. Not thread-safe.
+    """Detects that all workers hang although the broker still lists them as online. Not thread-safe.
 
     A process that hangs keeps its connection; the broker reports it only after one and a half keepalives. It stops echoing
     clock probes, however, and an echo depends on nothing but the worker's network thread. A dead link looks the same from
@@ -66,8 +66,8 @@ class LivenessMonitor:
     watch: WorkerWatch
     last_received_ns: Callable[[], int]  # Returns when anything last arrived from the broker.
     ping: Callable[[], None]  # Makes the broker send something.
-    unresponsive_after_s: float = UNRESPONSIVE_AFTER_S  # Time without a sign of life.
-    confirm_s: float = 1.0  # Time for which that must hold.
+    unresponsive_after_s: float = UNRESPONSIVE_AFTER_S  # Time without an echo or a reply.
+    confirm_s: float = 1.0  # Time for which this silence must persist.
     _unresponsive_since_ns: int | None = field(default=None, init=False)
     _pinged_ns: int = field(default=0, init=False)
 
@@ -90,7 +90,7 @@ class LivenessMonitor:
 
 
 def _latest_sign_ns(workers: Sequence[WorkerView]) -> int:
-    """Returns when any of the workers last gave a sign of life; 0 if one of them never echoed a probe, or without workers."""
+    """Returns the latest sign of life of any worker; 0 without workers, or if one of them never echoed a probe."""
     if not all(worker.echo_ns for worker in workers):
         return 0
     return max((worker.last_sign_ns for worker in workers), default=0)

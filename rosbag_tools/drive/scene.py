@@ -28,14 +28,14 @@ from rosbag_tools.records import Box
 __all__ = ["CLASSES", "HEIGHT_SHARE", "OBJECTS", "PRESENCE", "WEATHERS", "Box", "Drive", "SceneFrame"]
 
 OBJECTS = {"vehicle": ("car", "truck", "bus"), "person": ("person", "rider")}  # The drive's classes per detector class.
-PRESENCE = ("no vehicle", "vehicle")  # The answers to the question of a fixed camera: is there a vehicle?
+PRESENCE = ("no vehicle", "vehicle")  # Classes of a fixed camera that reports whether a vehicle is visible.
 # The vehicle (see OBJECTS) may be parked. The visible part of its box must have at least this share of the frame's height:
-# the drive's cameras see a car so high from 7 m on, and a bus from 15 m on. Smaller boxes are always somewhere in the street.
+# a car has this height from 7 m on, and a bus from 15 m on. Smaller boxes are almost always visible in the street.
 HEIGHT_SHARE = 0.25
 _NEAREST = 1.5  # Metres: thin objects that are nearer are outside the image.
 _CLEAR = 1.2  # Metres to each side of the camera that are free of thin objects nearby.
 _CLEAR_OF_POSTS, _CLEAR_OF_PERSONS = 14.0, 4.7
-_CAST = 0.7  # Remaining light in a shadow above which no shadow is drawn.
+_CAST = 0.7  # No shadow is drawn if more than this share of the light remains in it.
 _FIGURE_WIDTH = 0.4
 _ARM = 3.0  # Maximum length of a post's arm, in metres.
 
@@ -186,7 +186,7 @@ _FIELD = (700, 900)
 
 
 class Rain:
-    """The rain of one drive."""
+    """The rain of one drive, drawn over finished images."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -27,7 +27,7 @@ class Street:
     bend: Bend
     speed: float
     green: float  # Share of the lots that are parks.
-    trees: float  # Share of the places for trees that have one; the next ones likewise.
+    trees: float  # Share of tree positions that have a tree; likewise below.
     lamps: float  # Distance between lamp posts.
     parked: float
     walkers: float
@@ -142,14 +142,14 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Mover:
-    """A vehicle, also a parked one, a "person" or a "rider" at a time; `look` selects its model."""
+    """A vehicle (also parked), a "person" or a "rider" at one point in time; `look` selects its model."""
 
     kind: str
     s: float
     z: float
     yaw: float  # Radians to the left.
     look: int
-    phase: float = 0.0  # Of its step, in radians.
+    phase: float = 0.0  # Phase of the step of a person or rider, in radians.
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Chunk:
     start: float
     side_street: bool
     zebra: bool
-    green: tuple[bool, bool]  # The left and the right lot are grass.
+    green: tuple[bool, bool]  # True if the left or the right lot is grass.
     patch: float  # Brightness of the asphalt relative to other chunks.
     houses: tuple[House, ...]
     plants: tuple[Plant, ...]

@@ -2,7 +2,7 @@
 
 Bayer, mono and 8-bit colour pixels are used without a copy where their bytes allow it. Other encodings are converted to the nearest frame layout:
 an alpha channel is removed, YUV becomes bgr8. 16-bit values stay as recorded; `shared.imaging.bit_depth` scales them.
-Names of GenICam (PFNC) and V4L2 are known too.
+The names of GenICam (PFNC) and V4L2 are accepted, too.
 """
 
 import re
@@ -76,10 +76,10 @@ _PLANAR: dict[str, _Planar] = {
 _YUV_CHANNELS = 2  # One luma and one of the two chroma values per pixel.
 ENCODINGS = (*_ENCODINGS, *_PLANAR)
 
-_PATTERNS = {"rg": "rggb", "gr": "grbg", "gb": "gbrg", "bg": "bggr"}  # PFNC names the first row only.
+_PATTERNS = {"rg": "rggb", "gr": "grbg", "gb": "gbrg", "bg": "bggr"}  # PFNC names only the first row.
 _PACKED = re.compile(r"(10|12|14)(_?csi2)?(p|packed)$|^rgb10p32$|^(rgb|bgr)\d\dv\dpacked$")
 _NOT_PICTURES = re.compile(r"^(8s|16s|32s|32f|64f)c\d+$|^coord3d|^confidence")
-_NEAR = 40  # Characters of an unknown name in a message.
+_NEAR = 40  # Maximum length of an unknown name in an error message.
 
 
 def _other_names() -> Iterator[tuple[str, tuple[str, int | None]]]:
@@ -95,7 +95,7 @@ def _other_names() -> Iterator[tuple[str, tuple[str, int | None]]]:
         for order in ("rgb", "bgr"):
             yield f"{order}{bits}", (f"{order}{size}", used)
     for name in ("rgb8", "bgr8", "rgba8", "bgra8"):
-        yield f"{name}packed", (name, None)  # These have whole bytes in spite of their names.
+        yield f"{name}packed", (name, None)  # These have whole bytes although their names say packed.
     others = {"grey": "mono8", "rgb24": "rgb8", "bgr24": "bgr8", "yuy2": "yuyv"}
     yuyv = dict.fromkeys(("yuv422_8", "ycbcr422_8", "yuv422_yuyv_packed"), "yuyv")
     uyvy = dict.fromkeys(("yuv422_8_uyvy", "ycbcr422_8_cbycry", "yuv422packed", "yuv422_packed"), "uyvy")
@@ -172,7 +172,7 @@ def recorded_image(message: ImageMessage, encoding: str = "") -> RecordedImage:
 def recorded_compressed_image(message: CompressedImageMessage) -> RecordedImage:
     """Returns the image in the message, H×W or H×W×3; rotated as its EXIF data says, unless it is a Bayer image.
 
-    The first bytes show what it is, because bags write the format in many ways; bytes behind a JPEG are ignored. The text before a ";" in
+    The first bytes determine the format, because bags name it in many ways; bytes behind a JPEG are ignored. The text before a ";" in
     the format is the encoding before compression; only this distinguishes Bayer from grey images. Compressed colour
     images are bgr8, or rgb8 from old recorders that stored them so.
 

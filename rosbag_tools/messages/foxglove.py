@@ -1,6 +1,6 @@
 """Reads the image and video messages of Foxglove that are serialized as protocol buffers.
 
-Their field numbers stand in github.com/foxglove/foxglove-sdk, schemas/proto/foxglove, and never change.
+Their field numbers are in github.com/foxglove/foxglove-sdk, schemas/proto/foxglove, and never change.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CameraMessage:
-    """The fields of an image or video message; those that its type does not have are 0 or empty."""
+    """The fields of an image or video message; fields that its type does not have are 0 or empty."""
 
     data: npt.NDArray[np.uint8]
     format: str = ""
@@ -60,7 +60,7 @@ def read_protobuf_stamp(data: bytes) -> int:
     """Reads the timestamp of an image or video message in ns.
 
     Raises:
-        ProtobufError: the data is not such a message, or the timestamp is none.
+        ProtobufError: the data is not such a message, or the timestamp is invalid.
     """
     found = _read(_read(data, _HEAD).get("timestamp", b""), _TIMESTAMP)
     seconds, nanos = found.get("seconds", 0), found.get("nanos", 0)

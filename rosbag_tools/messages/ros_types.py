@@ -54,7 +54,7 @@ _VISION: dict[Serialization, dict[str, str]] = {
 }
 
 
-# Images of Foxglove, without the fields that it added behind them, and video of ffmpeg_image_transport.
+# Images of Foxglove, without the fields that newer versions append, and video of ffmpeg_image_transport.
 _CAMERAS = {
     "foxglove_msgs/msg/RawImage": "TIME timestamp\nstring frame_id\nuint32 width\nuint32 height\nstring encoding\n"
     "uint32 step\nuint8[] data\n",
@@ -111,18 +111,18 @@ def read_camera(message: Message) -> Any:
     Raises:
         MalformedMessageError: the bytes do not fit the type.
     """
-    found = read(message)
+    fields = read(message)
     name = message.channel.message_type
     if name not in _CAMERAS:
-        return found
+        return fields
     try:
-        data = np.asarray(found.data, np.uint8)
+        data = np.asarray(fields.data, np.uint8)
         if name == FFMPEG_PACKET:  # "h264;yuv420p;bgr8;bgr8": the codec comes first.
-            return CameraMessage(data, str(found.encoding).partition(";")[0], pts=int(found.pts))
+            return CameraMessage(data, str(fields.encoding).partition(";")[0], pts=int(fields.pts))
         if not message.channel.has_raw_images:
-            return CameraMessage(data, str(found.format))
-        return CameraMessage(data, "", str(found.encoding), int(found.width), int(found.height), int(found.step))
-    except (AttributeError, TypeError, ValueError) as error:  # The bag defines the type in another way.
+            return CameraMessage(data, str(fields.format))
+        return CameraMessage(data, "", str(fields.encoding), int(fields.width), int(fields.height), int(fields.step))
+    except (AttributeError, TypeError, ValueError) as error:  # The bag has another definition of the type.
         raise MalformedMessageError(message.channel, error) from error
 
 
@@ -172,16 +172,16 @@ def types_of(channels: Iterable[TopicChannel], wire: Serialization) -> Typestore
     for channel in channels:
         try:
             if channel.is_idl:
-                found = get_types_from_idl(channel.definition)
+                definitions = get_types_from_idl(channel.definition)
             else:
-                found = get_types_from_msg(channel.definition, channel.message_type)
-            found.pop(HEADER, None)
+                definitions = get_types_from_msg(channel.definition, channel.message_type)
+            definitions.pop(HEADER, None)
             if not channel.definition.strip() and channel.message_type in ours:
-                found = {}
-            store.register(found)
+                definitions = {}
+            store.register(definitions)
         except Exception:  # noqa: BLE001 - the parser raises exceptions of any type for invalid text.
-            found = {}
-        if not found:
+            definitions = {}
+        if not definitions:
             without.append(channel.message_type)
     if without:
         known = store.fielddefs
@@ -236,7 +236,7 @@ class Converter:
             raise MalformedMessageError(channel, error) from error
 
     def _require(self, channel: TopicChannel) -> None:
-        """Raises if the bag does not completely define the type of a channel."""
+        """Raises a SkylaneError if the bag does not completely define the type of a channel."""
         name = channel.message_type
         if name in self._known:
             return

@@ -1,4 +1,4 @@
-"""Reads bags of every format, also damaged ones.
+"""Reads bags of every supported format, including damaged bags.
 
 Start with `bag` and `frames`.
 """

@@ -37,7 +37,7 @@ _PART = re.compile(
     r"(?P<name>.*?)(_?\d{4}-\d\d-\d\d-\d\d-\d\d-\d\d)?_(?P<number>\d+)(?P<suffix>\.bag|\.db3|\.mcap)(\.zstd)?",
     re.ASCII | re.DOTALL,
 )
-_OVERLAP_NS = 10**9  # Recorders end a part up to so much later than the next one begins.
+_OVERLAP_NS = 10**9  # A part may end up to this much later than the next one begins.
 
 
 class DamagedBagError(SkylaneError):
@@ -74,14 +74,14 @@ class Bag:
         format: "ros1", "sqlite3" or "mcap".
         topics: The topics, sorted by name.
         message_count: Number of messages of all topics.
-        start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
+        start_ns, end_ns: Recording times of the first and last message; 0 without messages.
         index_damage: Why the index of a file could not be used; empty if all could.
-        file_claims: What metadata.yaml and the names of the files state about the files that is not true.
-        content_claims: What metadata.yaml states about the messages that is not true.
+        file_claims: False statements of metadata.yaml and of file names about the files.
+        content_claims: False statements of metadata.yaml about the messages.
         notes: Both, and other remarks on which files are read, one line each.
 
     Raises:
-        SkylaneError: nothing is at `path`, or a folder without data files;
+        SkylaneError: `path` does not exist, or is a folder without data files;
             the files of a folder are different recordings.
         ForeignBagError: the file is not a bag.
         DecompressionError: a file that is compressed as a whole is damaged.
@@ -147,14 +147,14 @@ class Bag:
         """Returns the topics with these names, given with or without the leading slash.
 
         Raises:
-            UnknownNameError: the bag has no such topic; the nearest names are offered.
+            UnknownNameError: the bag has no such topic; the message has the nearest names.
         """
         by_name = {topic.name.lstrip("/"): topic for topic in self.topics}
         found = []
         for name in names:
             topic = by_name.get(name.lstrip("/"))
             if topic is None:
-                raise UnknownNameError(f"topic in {self.path.name}:", name, [each.name for each in self.topics])
+                raise UnknownNameError(f"topic in {self.path.name}:", name, [topic.name for topic in self.topics])
             found.append(topic)
         return tuple(found)
 
@@ -185,7 +185,7 @@ class Bag:
             yield from part.checked_scan()
 
     def log_notes(self) -> None:
-        """Logs the notes, once, for commands that show them nowhere else."""
+        """Logs each note once, for commands that do not show the notes."""
         while self._unlogged:
             _log.warning("%s: %s", self.path.name, self._unlogged.pop(0))
 
@@ -208,7 +208,7 @@ class Bag:
     def _open(self, file: Path, folder: Path) -> DataFile:
         try:
             part = DataFile(unfold_file(file, folder))
-        except ForeignBagError as error:  # It names the decompressed copy.
+        except ForeignBagError as error:  # The original error names the decompressed copy.
             raise ForeignBagError(file, error.problem) from error
         self._stack.callback(part.close)
         return part
@@ -216,13 +216,13 @@ class Bag:
 
 @dataclass(slots=True)
 class _Found:
-    """The data files of a bag, and what is to be reported about them."""
+    """The data files of a bag, and the remarks and false statements about them."""
 
     files: tuple[Path, ...]
     remarks: list[str] = field(default_factory=list)
     false_claims: list[FalseClaim] = field(default_factory=list)
-    metadata: Metadata | None = None  # It lists at least one of the files.
-    is_complete: bool = True  # All listed files are there.
+    metadata: Metadata | None = None  # Metadata that lists at least one of the files; otherwise None.
+    is_complete: bool = True  # True if all listed files exist.
 
     def claim(self, place: str, reason: str) -> None:
         self.false_claims.append(FalseClaim(place, reason))
@@ -267,14 +267,14 @@ def _find(path: Path) -> _Found:
 
 
 def _leave_out(found: _Found, files: list[Path], is_out: Callable[[Path], bool], reason: str) -> None:
-    """Removes files from the list, and remarks on it."""
+    """Removes files from `files`, and adds a remark."""
     if out := [file for file in files if is_out(file)]:
         files[:] = [file for file in files if not is_out(file)]
         found.remarks.append(f"not read: {named([file.name for file in out])} ({reason})")
 
 
 def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: Metadata) -> None:
-    """Takes the files that the metadata lists, in its order; others are only named, as `ros2 bag play` leaves them."""
+    """Takes the files that the metadata lists, in its order. Names the others, which `ros2 bag play` ignores."""
     by_name = {file.name: file for file in files}
     taken, missing = [], []
     for listed in metadata.relative_file_paths:
@@ -283,7 +283,7 @@ def _take_listed(found: _Found, folder: Path, files: Sequence[Path], metadata: M
         if is_below and inside.resolve().is_relative_to(folder.resolve()):
             by_name.setdefault(listed, inside)
         candidates = (listed, name, f"{name}.zstd", name.removesuffix(".zstd"))
-        file = next((by_name[each] for each in candidates if each in by_name), None)
+        file = next((by_name[candidate] for candidate in candidates if candidate in by_name), None)
         taken.append(file) if file is not None else missing.append(listed)
     found.files, found.is_complete = tuple(dict.fromkeys(taken)), not missing
     found.metadata = metadata if taken else None
@@ -310,7 +310,7 @@ def _take_all(found: _Found, folder: Path, files: Sequence[Path]) -> None:
 
 
 def _part_numbers(names: Sequence[str]) -> list[int]:
-    """Returns the sorted numbers in the names of parts of one recording; empty if they are not."""
+    """Returns the sorted numbers in the names of parts of one recording; empty if the names are not such parts."""
     parts = [_PART.fullmatch(name) for name in names]
     numbers = {int(part["number"]) for part in parts if part}
     is_one = None not in parts and len({part["name"] for part in parts if part}) == 1
@@ -318,7 +318,7 @@ def _part_numbers(names: Sequence[str]) -> list[int]:
 
 
 def _gap(numbers: Sequence[int]) -> str:
-    """Returns what is missing between the sorted numbers of parts; empty if nothing is."""
+    """Returns a text on the missing numbers between sorted part numbers; empty if they are complete."""
     if gaps := numbers[-1] - numbers[0] + 1 - len(numbers):
         first = next(number for number, next_number in pairwise(numbers) if next_number > number + 1) + 1
         return f" numbered {numbers[0]} to {numbers[-1]} without {gaps}: the first is {first}"
@@ -326,7 +326,7 @@ def _gap(numbers: Sequence[int]) -> str:
 
 
 def _rest_of_recording(file: Path) -> list[str]:
-    """Remarks on the other files of the recording of which one file was given."""
+    """Returns a remark if the given file is only one of several files of a recording."""
     metadata, gap = read_metadata(file.parent), ""
     if isinstance(metadata, Metadata):
         listed = {base_name(path).removesuffix(".zstd") for path in metadata.relative_file_paths}

@@ -29,7 +29,7 @@ from rosbag_tools.records import Damage, Message, Serialization, TopicChannel
 from shared.errors import SkylaneError
 from shared.files import missing_content
 
-_NO_SCHEMA = "__schemaless__"  # In rosbags, the type of a channel whose schema the summary does not have.
+_NO_SCHEMA = "__schemaless__"  # rosbags' type for a channel whose schema is not in the summary.
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _COPY_BYTES = 1 << 20
 
@@ -62,9 +62,9 @@ _FORMATS: dict[str, tuple[type[Reader], Any]] = {  # The reader by the index, an
 
 
 class _Stated(NamedTuple):
-    """What an index states about the messages."""
+    """The statements of an index about the messages."""
 
-    counts: Counter[str]  # By topic.
+    counts: Counter[str]  # Number of messages by topic.
     total: int
     span_ns: list[int]  # Times of the first and last message.
 
@@ -75,8 +75,8 @@ class DataFile:
     Attributes:
         format: "ros1", "sqlite3" or "mcap", recognized by the first bytes of the file.
         counts: Number of messages by channel.
-        start_ns, end_ns: Recording times of the first and last message; 0 if there is none.
-        index_damage: Why the index could not be used; empty if it could, or if it leaves out what it may leave out.
+        start_ns, end_ns: Recording times of the first and last message; 0 without messages.
+        index_damage: Why the index could not be used; empty if it could, or if it is only incomplete as permitted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,7 +136,7 @@ class DataFile:
             yield Damage("disk", f"the file cannot be read further: {error.strerror}")
 
     def checked_scan(self) -> Iterator[Message | Damage]:
-        """Yields what `scan` does, and then what the index states that is not true of the messages."""
+        """Yields the items of `scan`, and then the false statements of the index about the messages."""
         counts: Counter[str] = Counter()
         times_ns: list[int] = []
         is_whole = True
@@ -187,7 +187,7 @@ class DataFile:
                 yield Damage("", str(error), channel, time_ns)
 
     def _lost(self, topics: Collection[str] | None, given: Counter[tuple[str, int]]) -> str:
-        """Returns why the index did not lead to all messages that it counts; empty if it did, or if it is not used."""
+        """Returns why the index did not lead to all messages that it counts; empty if it did, or without an index."""
         counted = sum(count for channel, count in self.counts.items() if topics is None or channel.topic in topics)
         found = given.total()
         return f"it leads to {found} of {counted} messages" if self._reader and found < counted else ""
@@ -201,7 +201,7 @@ class DataFile:
             if not isinstance(reader, McapReader) or _leads_to_all(reader):
                 self._reader = reader
                 return
-            if not self.counts.total():  # It leaves out the channels, or how many messages each has.
+            if not self.counts.total():  # The index has no channels, or no numbers of messages.
                 self._stated = None
             self._forget_index()
             reader.close()
@@ -270,7 +270,7 @@ def _unfold(file: BinaryIO, target: BinaryIO, path: Path, limit_bytes: int) -> N
 
 
 def _false_statements(index: _Stated, counts: Counter[str], times_ns: Sequence[int]) -> Iterator[Damage]:
-    """Yields what an index states that is not true of the messages: their numbers by topic, and their first and last times."""
+    """Yields the false statements of an index: numbers of messages by topic, and their first and last times."""
     stated, total, span_ns = index
     for topic in stated | counts:
         if stated[topic] != counts[topic]:
@@ -313,9 +313,9 @@ def _channel(connection: Connection, name: str) -> TopicChannel:
 
 
 def _leads_to_all(reader: McapReader) -> bool:
-    """Returns False if the summary leaves out what the format lets a writer leave out, so that messages would be missed.
+    """Returns False if the summary lacks optional parts, so that messages would be missed.
 
-    An index of only some chunks is damaged instead.
+    An index that has only some of the chunks counts as damaged.
     """
     stated = reader.statistics
     assert stated is not None

@@ -31,7 +31,7 @@ _PICTURES = re.compile("image|video", re.IGNORECASE)  # Types and names of camer
 
 
 def decode(message: Message) -> tuple[Pixels, Layout]:
-    """Decodes an image message into pixels and their layout, with its 16-bit values as recorded; colour keeps the high byte.
+    """Decodes an image message into pixels and their layout; 16-bit values as recorded, of 16-bit colour the high byte.
 
     A message of a video must come from `with_pictures`.
 
@@ -51,9 +51,9 @@ class ImageDecoder:
         bag: The bag, whose first images are measured.
         topics: The topics.
         bits: The bits of 16-bit values.
-        encodings: What replaces the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
-        keep_values: Whether 16-bit grey and Bayer images keep the recorded values.
-        note: Called with each decision that the user did not make.
+        encodings: Replacements of the recorded encoding: `ENCODING` for all topics of raw images, or `TOPIC=ENCODING`.
+        keep_values: True if 16-bit grey and Bayer images keep the recorded values.
+        note: Called with a text about each automatic decision.
 
     Raises:
         SkylaneError: an encoding is unknown, or belongs to no topic of raw images.
@@ -82,7 +82,7 @@ class ImageDecoder:
             depth.measure(image.pixels for image in images if not self._keeps(image))
 
     def decode(self, message: Message, index: int | None = None) -> tuple[Pixels, Layout]:
-        """Decodes an image message; `index` is the number of the frame, for messages.
+        """Decodes an image message; `index`: number of the frame, for error messages.
 
         Raises:
             SkylaneError: the message is malformed, its image cannot be decoded, or a value has more bits than were given.
@@ -112,10 +112,10 @@ class BagSource:
         bits, encodings, keep_values: See ImageDecoder.
 
     Attributes:
-        names: Names of the bag's image topics for files, the same whichever topics are read.
+        names: File names of the bag's image topics; they do not depend on the selected topics.
 
     Raises:
-        SkylaneError: the bag is missing, is not a bag, or has no such topic (the nearest are named) or no images in it.
+        SkylaneError: the bag is missing, is not a bag, has no images, or no such topic (the error names similar ones).
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class BagSource:
             self._stop_ns = first_ns + round(duration_s * 1e9)
         self._sha256 = ""
         self._zero_stamps = False
-        self._is_set_back = False  # Whether the recorder's clock was set back once.
+        self._is_set_back = False  # True once the recorder's clock was set back.
 
     @property
     def frame_count(self) -> int | None:
@@ -160,7 +160,7 @@ class BagSource:
 
     @property
     def false_claims(self) -> tuple[str, ...]:
-        """What the bag states about itself that is not true."""
+        """The false statements of the bag about itself."""
         return tuple(map(str, (*self._bag.file_claims, *self._bag.content_claims)))
 
     @property
@@ -179,7 +179,7 @@ class BagSource:
 
     @property
     def notes(self) -> list[str]:
-        """What was decided without the user, such as topics that are left out; it can grow while frames are read."""
+        """Notes on automatic decisions, such as topics that are left out; it can grow while frames are read."""
         notes = [*self._bag.notes]
         if self._bag.index_damage:
             notes.append(f"read front to back without its index: {self._bag.index_damage}")
@@ -281,7 +281,7 @@ def wide_images(bag: Bag, topic: str, encoding: str = "") -> Iterator[RecordedIm
 
 
 def depth_topics(bag: Bag) -> dict[str, str]:
-    """Returns the image topics that are not cameras by their names or by the encoding of their first image, each with a note."""
+    """Returns the image topics that are not cameras, by name or by the first image's encoding, each with a note."""
     notes = {}
     for topic in bag.topics:
         if not topic.channel.has_images or topic.name.endswith(NO_PICTURES):
@@ -304,7 +304,7 @@ def is_synthetic(bag: Bag, topic: Topic) -> bool:
 
 
 def _number_encoding(bag: Bag, topic: str) -> str:
-    """Returns the encoding of a topic's first image if it is one of numbers and not of pictures, otherwise nothing."""
+    """Returns the encoding of a topic's first image if it is one of numbers, such as depth; otherwise empty."""
     message = bag.first_message(topic)
     if message is None or message.channel.has_video:
         return ""
@@ -332,13 +332,13 @@ def _video_picture(message: Message) -> tuple[Pixels, Layout]:
 def _encodings_by_topic(bag: Bag, topics: Sequence[Topic], encodings: Sequence[str]) -> dict[str, str]:
     raw = [topic.name for topic in topics if topic.channel.has_raw_images]
     chosen: dict[str, str] = {}
-    for each in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
-        name, _, encoding = each.rpartition("=")
+    for option in sorted(encodings, key=lambda text: "=" in text):  # A topic's own encoding replaces that of all.
+        name, _, encoding = option.rpartition("=")
         encoding_of(encoding)
         names = [topic.name for topic in bag.find([name])] if name else raw
         if not names or not set(names) <= set(raw):
             raise SkylaneError(
-                f"--encoding {each}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
+                f"--encoding {option}: only topics of raw images that are used can have one: {', '.join(raw) or 'there are none'}"
             )
         chosen |= dict.fromkeys(names, encoding)
     return chosen
@@ -350,7 +350,7 @@ def _camera_topics(bag: Bag, names: Sequence[str], note: Callable[[str], None]) 
         chosen = bag.find(names)
         for topic in chosen:
             if not topic.channel.has_images:
-                known = ", ".join(each.name for each in with_images) or "no topic of this bag"
+                known = ", ".join(other.name for other in with_images) or "no topic of this bag"
                 if topic.channel.fault:
                     raise SkylaneError(f"topic {topic.name} has {_described(topic)}: convert it to ROS 2 or protobuf")
                 raise SkylaneError(

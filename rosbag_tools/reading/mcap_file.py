@@ -29,7 +29,7 @@ _CHUNK = b"\x06"
 _DATA_END = b"\x0f"
 
 _BLOCK_BYTES = 1 << 20
-_CHUNK_CHECKSUM_AT = 24  # In a chunk, behind two times and its size.
+_CHUNK_CHECKSUM_AT = 24  # Position in a chunk: after two times and the uncompressed size.
 _END_BYTES = 12  # The checksum of the summary and the magic bytes.
 
 _WIRES = {each.value: each for each in (Serialization.CDR, Serialization.ROS1, Serialization.PROTOBUF)}
@@ -193,7 +193,7 @@ def _record(
         key, schema, topic, encoding = record.number("H"), record.number("H"), record.text(), record.text()
         name, definition, is_idl = schemas.get(schema, ("", "", False))
         wire = wire_of(encoding)
-        if not wire.is_ros:  # The definition is binary, or of no use.
+        if not wire.is_ros:  # The definition is binary, or not needed.
             channels[key] = TopicChannel(topic, name, wire, encoding=encoding)
             return
         channels[key] = TopicChannel(topic, name, wire, definition, is_idl)

@@ -1,6 +1,6 @@
-"""Reads metadata.yaml, by which the recorder of a ROS 2 bag describes its data files, and compares its counts and times with them.
+"""Reads metadata.yaml, which describes the data files of a ROS 2 bag, and compares its statements with them.
 
-`bag` finds out which of the files that it lists are there.
+`bag` checks which of the listed files exist.
 """
 
 import re
@@ -18,7 +18,7 @@ from shared.sanitize import printable
 
 METADATA_NAME = "metadata.yaml"
 
-_SHOWN = 3  # Topics or files that one note names.
+_SHOWN = 3  # Maximum number of topics or files that a note names.
 _NAME_LENGTH = 80
 _TOLERANCE_NS = 1_000  # Some writers round times to microseconds.
 
@@ -26,8 +26,8 @@ _TOLERANCE_NS = 1_000  # Some writers round times to microseconds.
 class FalseClaim(NamedTuple):
     """A statement of a bag about itself that is not true."""
 
-    place: str  # What makes the statement: "metadata.yaml", or "folder".
-    reason: str  # Continues the place to a sentence.
+    place: str  # Source of the statement: "metadata.yaml" or "folder".
+    reason: str  # Completes a sentence that begins with the place.
 
     def __str__(self) -> str:
         return f"{self.place} {self.reason}"
@@ -62,7 +62,7 @@ class _Document(BaseModel):
 
 
 def read_metadata(folder: Path) -> Metadata | FalseClaim | None:
-    """Returns the metadata of a folder, why it cannot be used, or None if there is none."""
+    """Returns the metadata of a folder, a FalseClaim if it cannot be used, or None if the file is missing."""
     path = folder / METADATA_NAME
     if not path.is_file():
         return FalseClaim(METADATA_NAME, "is not a file") if path.exists() else None
@@ -93,7 +93,7 @@ def false_claims(
         metadata: The statements.
         parts: The data files by their paths in the folder.
         counts: The number of messages by channel, of all files.
-        is_complete: Whether all listed files are there; otherwise times and counts by topic are not compared.
+        is_complete: True if all listed files exist; otherwise times and counts by topic are not compared.
     """
     formats, total = {part.format for part in parts.values()}, sum(counts.values())
     reasons = []

@@ -1,4 +1,4 @@
-"""Scans rosbag2 databases in row order, without an index, for those that the library rosbags cannot read and for `bag verify`."""
+"""Scans rosbag2 databases in row order: those that the library rosbags cannot read, and for `bag verify`."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -16,13 +16,13 @@ from shared.sanitize import printable
 
 _log = logging.getLogger(__name__)
 
-# PyAV comes with the extra of the vehicle; bags without video are read without it.
+# PyAV is imported when needed: it belongs to the vehicle's extra, and only video needs it.
 _CONSECUTIVE = 3  # Packets with consecutive numbers after which a missing number is a missing packet.
 _CHECKED_BY_CONTENT = ("h264", "h265", "hevc", "avc")
 _VIDEO_FORMATS = ("h264", "h265", "hevc", "avc", "av1", "vp8", "vp9")
-_START_CODE = re.compile(rb"\0?\0\0\x01[^\0]", re.DOTALL)  # With the first byte of a unit of H.264 or H.265.
+_START_CODE = re.compile(rb"\0?\0\0\x01[^\0]", re.DOTALL)  # Includes the first byte of a unit of H.264 or H.265.
 _HEVC_FIRST = range(32, 36)  # Types of the units with which a stream of H.265 begins.
-_PAUSE_FACTOR = 1.5  # A pause of more periods may be a lost message.
+_PAUSE_FACTOR = 1.5  # A message may be lost in a pause of more than this many periods.
 _LIBRARY = {
     "decoder": Entry("shared.imaging.video_decoder:VideoDecoder", "edge"),
     "packet": Entry("shared.imaging.video_decoder:topic_packet", "edge"),
@@ -34,10 +34,10 @@ def with_pictures(
 ) -> Iterator[Message | Damage]:
     """Yields the messages of a bag in their order, those of video topics with their picture or the reason of its loss.
 
-    `note` gets what is doubtful about the pictures of a topic, such as HDR. If a video reorders its frames, its messages come in the order of their presentation, and later.
+    `note` gets doubts about pictures, such as HDR. Reordered frames of a video come in order of presentation, later.
     """
     topics: dict[str, _VideoTopic] = {}
-    others: set[TopicChannel] = set()  # Topics of other messages.
+    others: set[TopicChannel] = set()  # Topics that are not video.
     for item in items:
         channel = item.channel
         if channel is None:  # Any topic may have lost messages.
@@ -75,7 +75,7 @@ def _packed_codec(item: Message | Damage) -> str:
     except SkylaneError:
         return ""
     if image.format.casefold().startswith(_VIDEO_FORMATS):
-        return str(re.split(r"[^A-Za-z0-9-]", image.format, maxsplit=1)[0])  # As in "h264; jpeg compressed".
+        return str(re.split(r"[^A-Za-z0-9-]", image.format, maxsplit=1)[0])  # An example is "h264; jpeg compressed".
     start = _START_CODE.match(bytes(image.data[:5]))
     return ("hevc" if start[0][-1] >> 1 in _HEVC_FIRST else "h264") if start else ""
 
@@ -84,16 +84,16 @@ class _VideoTopic:
     """The decoder of one topic, and the messages that it holds back."""
 
     def __init__(self, codec: str) -> None:
-        """`codec`: that of all messages; empty if they name it."""
+        """`codec`: the codec of all messages; empty if each message names it."""
         self._codec = codec
         self._decoder: Any = None
         self._doubts: tuple[str, ...] = ()
         self._format = ""
         self._numbers = count()
         self._pts = self._position = 0
-        self._data = b""  # The last message: one that was recorded twice has the position of the first.
+        self._data = b""  # The last message, to recognize one that was recorded twice.
         self._steps = 0  # Packets whose number followed that of the packet before.
-        self._time_ns = self._period_ns = 0  # Of the last message, and the shortest time between two.
+        self._time_ns = self._period_ns = 0  # Time of the last message, and shortest time between two.
         self._has_warned = False
         self._held: dict[int, Message] = {}
 
@@ -123,7 +123,7 @@ class _VideoTopic:
         yield from self._results(self._decoder.decode(index, packet))
 
     def _is_gap(self, pts: int | None) -> bool:
-        """Returns whether a packet is missing before this one: of VP9 and AV1, only consecutive numbers show it."""
+        """Returns whether a packet is missing before this one; for VP9 and AV1, only consecutive numbers show it."""
         if pts in (None, self._pts) or self._format in _CHECKED_BY_CONTENT:
             return False
         step, self._pts = pts - self._pts, pts
@@ -148,7 +148,7 @@ class _VideoTopic:
             self._period_ns = min(self._period_ns or step_ns, step_ns)
 
     def interrupt(self) -> Iterator[Message]:
-        """Ends what depends on a message that is lost."""
+        """Ends the frames that depend on a lost message."""
         if self._decoder is not None:
             yield from self._results(self._decoder.interrupt())
 
@@ -162,7 +162,7 @@ class _VideoTopic:
             yield from self._results(self._decoder.finish())
 
     def _results(self, results: Iterable[Any]) -> Iterator[Message]:
-        for each in results:
-            message = self._held.pop(each.index)
-            picture = None if each.pixels is None else (each.pixels, Layout.BGR8)
-            yield replace(message, picture=picture, loss=each.reason)
+        for frame in results:
+            message = self._held.pop(frame.index)
+            picture = None if frame.pixels is None else (frame.pixels, Layout.BGR8)
+            yield replace(message, picture=picture, loss=frame.reason)

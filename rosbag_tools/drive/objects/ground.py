@@ -29,7 +29,7 @@ class Ground:
         self._grain = grain
         self._grain_strength = float(rng.uniform(0.10, 0.22))
         tone = rng.uniform(0.8, 1.2)
-        wet = 1.0 - 0.35 * float(weather.wetness > 0.1)  # More than damp.
+        wet = 1.0 - 0.35 * float(weather.wetness > 0.1)  # Wet, not only damp.
         self._road: Triple = triple(np.array((92, 92, 96)) * tone * wet)
         warm = rng.uniform(-12, 14)
         self._pavement: Triple = triple(np.array((158 + warm, 153, 146 - warm)) * rng.uniform(0.85, 1.15) * wet)

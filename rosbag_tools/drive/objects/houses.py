@@ -13,7 +13,7 @@ from rosbag_tools.drive.weather import TOWARDS_CAMERA, Weather
 from rosbag_tools.drive.world import House
 
 _DEPTH = 11.0  # Depth of a house, in metres.
-_SEEN_TO = 190.0
+_SEEN_TO = 190.0  # Distance up to which houses are drawn, in metres.
 _FACES = 6
 _WIDE = 13.0  # Width in metres from which a facade has six windows per storey instead of three.
 _TILES = ((150, 74, 56), (92, 84, 82), (120, 96, 80))

@@ -140,7 +140,7 @@ def vehicle(kind: str, look: int) -> VehicleShape:
 
 
 def paint_vehicle(view: SceneView, model: VehicleShape, place: tuple[float, float], yaw: float) -> None:
-    """Draws a vehicle at `place` (metres to the right of the street's centreline, and along it), turned by `yaw` radians to the left."""
+    """Draws a vehicle at `place` (metres right of the centreline and along it), turned left by `yaw` radians."""
     camera, weather = view.camera, view.weather
     owner = view.canvas.new_thing(VEHICLES[model.kind])
     turn = np.array([[np.cos(yaw), 0, -np.sin(yaw)], [0, 1, 0], [np.sin(yaw), 0, np.cos(yaw)]])
