@@ -21,8 +21,8 @@ from edge.sinks.writer import SinkWriter
 from edge.sources.source import FrameSource
 from edge.transports.transport import Transport, TransportEvents
 from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerWatch
 from edge.workers.worker_stats import WorkerStats
-from edge.workers.worker_watch import UNRESPONSIVE_AFTER_S, LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.errors import SkylaneError
 from shared.messages.model_card import ModelCard

@@ -31,9 +31,8 @@ from msgspec import structs
 from edge.frame_record import Assignment, FrameRecord
 from edge.ledger import VehicleFrameLog
 from edge.sender import Sender
-from edge.workers.worker_directory import Failures
+from edge.workers.worker_directory import Failures, WorkerView, WorkerWatch
 from edge.workers.worker_stats import ReplyTimes, WorkerStats
-from edge.workers.worker_watch import WorkerView, WorkerWatch
 from shared import clock
 from shared.stages import Stage
 

@@ -11,7 +11,7 @@ from edge.frame_record import ANY_WORKER, Assignment, FrameRecord
 from edge.ledger import Ledger
 from edge.transports.transport import NO_BROKER, NO_WORKER, TRANSPORTS, EncodedRequest, OnUndelivered, Transport
 from edge.workers.dispatcher import DISPATCHERS, Dispatcher
-from edge.workers.worker_watch import LivenessMonitor, WorkerWatch
+from edge.workers.worker_directory import LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.messages.frame import FrameMessage
 from shared.messages.results import ModelResult

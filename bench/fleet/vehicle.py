@@ -32,8 +32,8 @@ from edge.transports.opening import open_transport
 from edge.transports.transport import NO_WORKER, RawReply, ReplyQueue, TransportEvents
 from edge.workers.dispatcher import Dispatcher
 from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerWatch
 from edge.workers.worker_stats import WorkerStats
-from edge.workers.worker_watch import WorkerWatch
 from shared import clock
 from shared.imaging.frames import Frame, Layout
 from shared.messages.frame import FrameMessage

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
-from edge.workers.worker_watch import WorkerWatch
+from edge.workers.worker_directory import WorkerWatch
 
 
 class Dispatcher(Protocol):

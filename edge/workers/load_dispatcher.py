@@ -20,8 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
+from edge.workers.worker_directory import WorkerView, WorkerWatch
 from edge.workers.worker_stats import KnownLoad, overdue_ns
-from edge.workers.worker_watch import WorkerView, WorkerWatch
 
 _STALE_NS = 5_000_000_000  # Age of a report after which its worker counts as frozen; workers report every 2 s.
 _REFUSAL_NS = 1_000_000_000  # Time for which a worker that refused a frame gets no others.

@@ -13,8 +13,8 @@ from edge.retrying import Retrier, RetryPolicy
 from edge.sender import InFlightWindow, Sender, open_dispatcher
 from edge.transports.mqtt_transport import MqttTransport
 from edge.workers.worker_clocks import WorkerClocks
+from edge.workers.worker_directory import WorkerWatch
 from edge.workers.worker_stats import WorkerStats
-from edge.workers.worker_watch import WorkerWatch
 from shared import clock
 from shared.imaging.frames import Frame
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

@@ -16,7 +16,7 @@ from tests.pipeline.rig import pictures, play, worker
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge", "cloud", "shared", "rosbag_tools")
 FRAMES, WARM_UP = 60, 6
-MAX_MODULES, MAX_FOLDERS = 49, 13
+MAX_MODULES, MAX_FOLDERS = 48, 13
 
 
 def test_a_frame_passes_few_modules(mosquitto_url: str, models: Path, tmp_path: Path) -> None:

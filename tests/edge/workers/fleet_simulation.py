@@ -10,9 +10,8 @@ from functools import partial
 from edge.frame_record import FrameRecord
 from edge.workers.load_dispatcher import LoadDispatcher
 from edge.workers.worker_clocks import WorkerClocks
-from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_directory import WorkerDirectory, WorkerWatch
 from edge.workers.worker_stats import WorkerLoads, WorkerStats
-from edge.workers.worker_watch import WorkerWatch
 from shared.clock import Exchange
 from shared.messages.frame import ResultMessage, Status
 from shared.messages.load import LoadReport, WorkerLoad, pack_load

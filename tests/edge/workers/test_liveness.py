@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from edge.workers.worker_clocks import WorkerClocks
-from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_directory import LivenessMonitor, WorkerDirectory, WorkerWatch
 from edge.workers.worker_stats import WorkerStats
-from edge.workers.worker_watch import LivenessMonitor, WorkerWatch
 from shared import clock
 from shared.clock import Exchange
 from shared.messages.node_status import NodeState, NodeStatus, pack_status
