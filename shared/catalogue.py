@@ -91,7 +91,7 @@ class ListedModel(ListedFile):
     url: Annotated[str, _address(MODEL_FORMATS)]
     trained_on: _Words = ""  # The data of its training, and their terms.
     labels: str  # A label set that ships with Skylane.
-    manifest: Manifest  # In the file without the keys that the other ones determine.
+    manifest: Manifest  # The file omits its keys that the other entries determine.
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
     topic = WORKER_STATUS.of(worker=name) if is_worker else VEHICLE_STATUS.of(vehicle=name)
     reports = LOADS.of(worker=name) if is_worker else VEHICLE_METRICS.of(vehicle=name)
     statuses: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    sessions: queue.SimpleQueue[str] = queue.SimpleQueue()  # Of the live reports.
+    sessions: queue.SimpleQueue[str] = queue.SimpleQueue()  # Sessions in the live reports.
 
     def reported(delivery: Delivery) -> None:
         with suppress(MessageError):

@@ -1,4 +1,4 @@
-"""Which class of a network is compared with which class of the truth: by name, and by a map file where the names differ.
+"""Pairs the classes of a network with the true classes: by name, and by a map file where the names differ.
 
 A map file has lines of the form `network class: truth class`. Maps of known pairs of label sets ship in `configs/maps`.
 """
@@ -66,7 +66,7 @@ class ClassMap:
 
     @property
     def is_identity(self) -> bool:
-        """Whether both have the same classes with the same ids."""
+        """True if both have the same classes with the same ids."""
         pairs = self.counterparts.items()
         return self.network == self.truth and not self.unmatched and all(name == other for name, other in pairs)
 
@@ -125,8 +125,8 @@ class TrueMasks:
         self.classes = classes
         self.pixels = 0
         self.labelled = 0  # Pixels with a true class.
-        self.ignored = 0  # Those of them whose class is not compared.
-        self.highest_ignored = 0  # The highest of their class ids.
+        self.ignored = 0  # Labelled pixels whose class is not compared.
+        self.highest_ignored = 0  # The highest class id of ignored pixels.
 
     @property
     def foreign(self) -> int:

@@ -97,7 +97,7 @@ class MaskCounts:
         moved = moved_mask(each.source.remote, each.motion, plan)
         found = disagreement(labels, MaskPair(moved, each.now.local, each.motion, plan))
         agreed = picture(moved, plan).astype(np.intp).ravel()
-        places = agreed * labels + agreed  # Where both agree, the other features do not count.
+        places = agreed * labels + agreed  # The other features do not count where both agree.
         places[found.pixels] = found.places
         truth = picture(each.now.truth, plan).ravel()
         known = truth < labels
@@ -182,7 +182,7 @@ def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float, u
 def _tallies(counts: Counts, classes: Classes) -> Counts:
     """Returns the tallies of `modelling.evaluation.metrics` if each cell is given a class."""
     labels = counts.shape[-1]
-    confusion = np.zeros((labels, labels))  # By predicted and true class.
+    confusion = np.zeros((labels, labels))  # Rows are predicted classes, columns true ones.
     np.add.at(confusion, classes.ravel(), counts.reshape(-1, labels))
     return np.stack((np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)))
 

@@ -29,7 +29,7 @@ from shared.models.manifest import MAX_SIDE
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
-_NAME_KEYS = ("names", "class_names", "classes", "labels", "id2label", "categories")  # Of metadata.
+_NAME_KEYS = ("names", "class_names", "classes", "labels", "id2label", "categories")  # Metadata keys.
 _MAX_METADATA = 1 << 17  # Characters.
 _NORMALISATION = 4  # Constants of a batch normalisation: scale, offset, mean and variance.
 IR_NAME = "model.xml"  # Equals cloud.engines.openvino.graph.IR_NAME, whose module imports OpenVINO.
@@ -225,7 +225,7 @@ def _tflite_steps(path: Path) -> list[Step]:
         code = model.operatorCodes[operator.opcodeIndex]
         builtin = max(code.builtinCode, code.deprecatedBuiltinCode)  # Older files have the second one only.
         custom = code.customCode.decode(errors="replace") if code.customCode else None
-        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
+        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # For example a ReLU.
         kind = "limited" if is_limited else builtins.get(builtin, "")
         data = [model.buffers[graph.tensors[each].buffer].data for each in operator.inputs if is_float[each]]
         constants = [bytes(each) for each in data if kind.lower() in ARITHMETIC and each is not None]

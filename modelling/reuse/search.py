@@ -17,8 +17,8 @@ BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
 
 _RESAMPLES = 500  # Number of resamples of the bootstrap.
 _SEED = 1
-_FEWEST_DRIVES = 5  # With fewer drives, the bootstrap resamples parts of them.
-_PARTS = 10  # Parts of each drive, then.
+_FEWEST_DRIVES = 5  # The bootstrap resamples parts of drives if there are fewer.
+_PARTS = 10  # Parts of each drive in that case.
 _LAGS = (1, 2, 5, 10, 25, 50)  # Frames between two images whose distance may be a threshold.
 _QUANTILES = 24  # Thresholds to try, from the distances or scores of the drives.
 _LOW_SCORES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45)

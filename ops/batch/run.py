@@ -51,7 +51,7 @@ class BatchResult:
     failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
     # Notes on frames that were left out, by the name of their bag.
     unreadable: dict[str, str] = field(default_factory=dict)
-    false_claims: dict[str, str] = field(default_factory=dict)  # What bags state about themselves that is not true.
+    false_claims: dict[str, str] = field(default_factory=dict)  # Wrong statements of bags about themselves.
     is_stopped: bool = False  # True if nothing more could be written; there is no table then.
 
 

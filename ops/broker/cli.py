@@ -80,7 +80,7 @@ def broker(
 
 
 class _Signals:
-    """What signals have asked the command for."""
+    """The actions that signals have requested."""
 
     def __init__(self) -> None:
         self.stop = self.reload = False

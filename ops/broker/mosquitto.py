@@ -145,7 +145,7 @@ def renew_secured_files(folder: Path, certificates: Path) -> None:
 def _explained(problem: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # As is an SSLError.
+    except OSError as error:  # SSLError is one too.
         raise BrokerError(f"{problem} ({reason_of(error)}): make it again with 'skylane broker certs'") from error
 
 

@@ -37,10 +37,10 @@ _name = click.option(
     show_default=True,
     help="Name of the viewer's or operator's certificate in --certs.",
 )
-_MOST_ROWS = 60  # Of each table.
+_MOST_ROWS = 60  # Maximum number of rows of a table.
 _MOST_PROBLEMS = 20
 _MOST_LEFT = 5
-_MOST_MODELS = 3  # Of a worker.
+_MOST_MODELS = 3  # Maximum number of models shown for a worker.
 _GOOD, _BAD = "green", "bold red"
 
 Row = Mapping[str, Any]
@@ -152,7 +152,7 @@ def _broker(found: Mapping[str, str]) -> str:
     return f"broker: {' · '.join(parts) or 'it tells nothing about itself'}"
 
 
-_BROKER_TEXTS = {  # With the unit of numbers.
+_BROKER_TEXTS = {  # Formats by name; numbers are divided by the unit.
     "version": ("{}", None),
     "uptime": ("up {}", None),
     "clients": ("{} clients", None),

@@ -94,7 +94,7 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self.exit_code is None
 
     @property

@@ -71,7 +71,7 @@ class VehicleProcess(ChildProcess):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has been ready to play."""
+        """True if the process has reported that it is ready to play."""
         return READY in self.output
 
     def rows(

@@ -35,7 +35,7 @@ class MeasuredBits:
 
 
 def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
-    """Measures how many bits the values of a camera's 16-bit images use; None if there is none, or if one has 8 bits.
+    """Measures how many bits the values of a camera's 16-bit images use; None without images, or if one has 8 bits.
 
     Small values alone do not mean fewer bits, as the scene may be dark. Only clipping is evidence: many pixels have the
     largest value of 10, 12 or 14 bits, hardly any have the values just below it, and none has a higher one.

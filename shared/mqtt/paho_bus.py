@@ -92,7 +92,7 @@ class MqttBus:
         self._lost_ns: int | None = None  # Time of the last connection loss; None: connected.
         self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
-        self.lacking = ""  # What the broker lacks, as far as only its replies show it.
+        self.lacking = ""  # The missing features of the broker that only its replies show.
         self._asked: dict[int, tuple[str, int]] = {}  # Topic filters and QoS of subscriptions that have no reply yet.
         self.reconnects = 0
         self._create_context = partial(create_tls_context, address, certificates) if address.tls else None
@@ -276,7 +276,7 @@ class MqttBus:
         self.inflight.subscribed()
         topic_filter, qos = self._asked.pop(mid, ("", 0))
         granted = min((code.value for code in codes), default=qos)
-        if granted < qos and not self.lacking:  # What a broker of MQTT 3.1.1 lacks is announced nowhere else.
+        if granted < qos and not self.lacking:  # A broker of MQTT 3.1.1 announces missing features nowhere else.
             self.lacking = first_connect.LACKING[0x9B]
             _LOG.warning(
                 "broker lacks what is needed", broker=str(self._address), lacking=self.lacking, topic=topic_filter

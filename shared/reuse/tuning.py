@@ -108,7 +108,7 @@ class MeasuredSection(Section):
     metric: str  # mIoU, accuracy or mAP, or an agreement.
     reference_accuracy: float | None = None  # Points: 0 to 100; None if compared with results.
     accuracy: float | None = None  # The same, with gate and cascade.
-    agreement: float | None = None  # In place of both if compared with results.
+    agreement: float | None = None  # Replaces both values above if compared with results.
     loss: float  # The reference's points minus those with gate and cascade.
     loss_bound: float  # Upper confidence bound of the loss on other drives.
     allowed_loss: float  # The value of `--loss`.

@@ -35,7 +35,7 @@ def connection_limits(wanted: Mapping[str, int], files: int) -> dict[str, int]:
     """
     free = files - max(_OWN, files // _OWN_SHARE)
     limits: dict[str, int] = {}
-    for name, most in sorted(wanted.items(), key=lambda item: item[1]):  # What a small server leaves is for the others.
+    for name, most in sorted(wanted.items(), key=lambda item: item[1]):  # A small server leaves more for the others.
         limits[name] = min(most, free // (len(wanted) - len(limits)))
         free -= limits[name]
         if limits[name] < min(_FEWEST, most):

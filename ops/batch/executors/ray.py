@@ -242,7 +242,7 @@ def _environment(settings: BatchSettings, folder: Path) -> dict[str, str]:
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_idle_worker_killing_time_threshold_ms": "60000",  # A new process for each bag would cost seconds.
-        "RAY_worker_niceness": "0",  # By default, any other program of the machine goes before Ray's.
+        "RAY_worker_niceness": "0",  # Ray's default lets every other program of the machine run first.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "RAY_TMPDIR": str(folder),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # A cluster of one machine, which listens on the loopback interface.
