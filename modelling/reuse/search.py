@@ -114,9 +114,9 @@ class Tuner:
             return [CascadeThresholds(low, 1 - high) for low, high in product(_LOW_SCORES, _LOW_SCORES)]
         shares = np.quantile([each.scores.min() for each in confidences], np.linspace(0, 1, _QUANTILES))
         return [
-            CascadeThresholds(0.0, each)
-            for each in sorted({1.0} | {round(float(share), 3) for share in shares})
-            if each
+            CascadeThresholds(0.0, confidence)
+            for confidence in sorted({1.0} | {round(float(share), 3) for share in shares})
+            if confidence
         ]
 
     def loss_bound(self, outcomes: Outcomes) -> float:
@@ -170,11 +170,11 @@ def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[
         candidates: The thresholds to choose from.
         allowed: The largest loss, in points.
     """
-    for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
-        if each.loss <= allowed:
-            bound = tuner.loss_bound(each)
+    for outcomes in sorted(candidates, key=lambda one: (one.sent, one.loss)):
+        if outcomes.loss <= allowed:
+            bound = tuner.loss_bound(outcomes)
             if bound <= allowed:
-                return each, bound
+                return outcomes, bound
     return None
 
 

@@ -68,27 +68,27 @@ def scan(folder: Path, out: Path) -> Library:
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
     if not (folder.is_file() or folder.is_dir()):
         raise LibraryError(f"{folder} is no file and no folder: give a recording or a folder of them")
-    found = _Findings(resolved(folder), resolved(out))
+    findings = _Findings(resolved(folder), resolved(out))
     if folder.is_file() or (folder / _METADATA).is_file():
-        found.take(folder)
+        findings.take(folder)
     else:
-        found.walk(folder)
-        if found.bags and all(_is_image_folder(bag.path) for bag in found.bags) and _has_images(folder):
+        findings.walk(folder)
+        if findings.bags and all(_is_image_folder(bag.path) for bag in findings.bags) and _has_images(folder):
             raise LibraryError(
                 f"{folder} has images of its own beside folders of images: give one of the folders, or move its images into a "
                 "folder of their own"
             )
-        if not found.bags and not found.refused and _has_images(folder):
-            found = _Findings(resolved(folder), resolved(out))
-            found.take(folder)
-    if not found.bags and not found.refused:
+        if not findings.bags and not findings.refused and _has_images(folder):
+            findings = _Findings(resolved(folder), resolved(out))
+            findings.take(folder)
+    if not findings.bags and not findings.refused:
         raise LibraryError(
             f"{folder} contains no recording: give bags (.bag, .mcap, .db3, or folders of ROS 2), video files or folders of images"
         )
     return Library(
-        tuple(sorted(found.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
-        dict(sorted(found.refused.items())),
-        tuple(sorted(found.ignored)),
+        tuple(sorted(findings.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
+        dict(sorted(findings.refused.items())),
+        tuple(sorted(findings.ignored)),
     )
 
 
@@ -109,10 +109,10 @@ def ends_hash(path: Path) -> str:
     """Returns a hash of the first and last bytes of a bag's files: copies have the same one; empty if it is unreadable."""
     digest = hashlib.sha256()
     try:
-        for each in sorted(_files(path)):
-            with each.open("rb") as file:
+        for part in sorted(_files(path)):
+            with part.open("rb") as file:
                 digest.update(file.read(_END_BYTES))
-                file.seek(max(0, each.stat().st_size - _END_BYTES))
+                file.seek(max(0, part.stat().st_size - _END_BYTES))
                 digest.update(file.read(_END_BYTES))
     except OSError:
         return ""

@@ -184,10 +184,10 @@ def certs(
     console = Console(soft_wrap=True)
     if issued:
         table = Table("holder", "certificate and key", "expires", "", title=f"In {folder}")
-        for each in issued:
-            files = f"{each.file.name}, {each.file.with_suffix('.key').name}"
-            state = "new" if each.is_new else "kept"
-            table.add_row(f"{each.role} {each.name}", files, f"{each.expires:%Y-%m-%d}", state)
+        for certificate in issued:
+            files = f"{certificate.file.name}, {certificate.file.with_suffix('.key').name}"
+            state = "new" if certificate.is_new else "kept"
+            table.add_row(f"{certificate.role} {certificate.name}", files, f"{certificate.expires:%Y-%m-%d}", state)
         console.print(table)
     console.print(
         f"{authority.crl_file}, the revocation list, expires {crl_expires:%Y-%m-%d}: renew it with --renew-list and "

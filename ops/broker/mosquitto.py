@@ -41,17 +41,17 @@ class MosquittoListener:
 
 def find_mosquitto() -> Path | None:
     """Returns the path of Mosquitto; None if it is not installed."""
-    found = shutil.which("mosquitto")
-    if found:
-        return Path(found)
+    program = shutil.which("mosquitto")
+    if program:
+        return Path(program)
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
 def mosquitto_version(program: Path) -> str:
     """Returns the version of `program`, such as "2.0.11"."""
     help_text = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_HELP_TIMEOUT_S)
-    found = re.search(r"mosquitto version (\S+)", help_text.stdout)
-    return found[1] if found else "(unknown version)"
+    version = re.search(r"mosquitto version (\S+)", help_text.stdout)
+    return version[1] if version else "(unknown version)"
 
 
 def write_config(path: Path, listener: MosquittoListener) -> Path:
@@ -89,11 +89,11 @@ def first_listener(config: Path) -> MosquittoListener:
         text = read_file(config).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BrokerError(f"cannot read {config}: {reason_of(error)}") from error
-    found = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
-    if found is None:
+    listener = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
+    if listener is None:
         raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")
     tls = re.search(r"^\s*certfile\s", text, re.MULTILINE) is not None
-    return MosquittoListener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  Mosquitto's default.
+    return MosquittoListener(listener[2] or "0.0.0.0", int(listener[1]), tls)  # noqa: S104  Mosquitto's default.
 
 
 def write_secured_config(folder: Path, listener: MosquittoListener, certificates: Path) -> Path:

@@ -395,7 +395,7 @@ class _Conversation:
 
     def _online(self) -> dict[str, NodeStatus]:
         named = ((topics.WORKER_STATUS.names_in(topic), got[0]) for topic, got in list(self._latest.items()))
-        return {names["worker"]: each for names, each in named if names and each.state is NodeState.ONLINE}
+        return {names["worker"]: status for names, status in named if names and status.state is NodeState.ONLINE}
 
     def _card(self, config: EdgeConfig) -> ModelCard | None:
         cards = (card for status in self._online().values() for card in status.cards if card.name == config.model)
@@ -411,14 +411,14 @@ class _Conversation:
                 return Check("workers", severity, cause, "pip install --upgrade skylane")
             return Check("workers", severity, "no worker is online", f"skylane cloud serve --broker {config.broker}")
         if isinstance(config, EdgeConfig) and card is None:
-            served = sorted({each.name for status in online.values() for each in status.cards})
+            served = sorted({model_card.name for status in online.values() for model_card in status.cards})
             version = f" {config.model_version}" if config.model_version else ""
             cause = f"no worker serves {config.model}{version}; served: {', '.join(served[:_SHOWN]) or 'nothing'}"
             other = f"skylane edge play SOURCE --model {served[0]}" if served else ""
             return Check("workers", ERROR, cause, other or f"skylane cloud serve --model {config.model}")
         shown = []
         for name in sorted(online)[:_SHOWN]:
-            models = ", ".join(f"{each.name} {each.version}" for each in online[name].cards)
+            models = ", ".join(f"{model_card.name} {model_card.version}" for model_card in online[name].cards)
             shown.append(f"{name} ({models or 'no model'})")
         return Check("workers", OK, f"{len(online)} online: {'; '.join(shown)}")
 

@@ -41,14 +41,14 @@ _REQUIREMENT = re.compile(r'(?P<name>[A-Za-z0-9._-]+).*?; extra == "(?P<extra>\w
 def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     """Checks that the libraries of the extras that a configuration needs are installed."""
     try:
-        required = [found for each in requires("skylane") or () if (found := _REQUIREMENT.match(each))]
+        required = [requirement for line in requires("skylane") or () if (requirement := _REQUIREMENT.match(line))]
     except PackageNotFoundError:
         yield Check("libraries", SKIPPED, "Skylane is not installed as a package here")
         return
-    missing: dict[str, list[str]] = {found["extra"]: [] for found in required}
-    for found in required:
-        if found["name"] != "skylane" and package_version(found["name"]) is None:
-            missing[found["extra"]].append(found["name"])
+    missing: dict[str, list[str]] = {requirement["extra"]: [] for requirement in required}
+    for requirement in required:
+        if requirement["name"] != "skylane" and package_version(requirement["name"]) is None:
+            missing[requirement["extra"]].append(requirement["name"])
     if isinstance(config, CloudConfig):
         engine = ENGINES[config.engine].extra if config.engine and config.engine in ENGINES else "cloud"
         needed = {engine: True, "gateway": bool(config.addresses)}
@@ -181,8 +181,8 @@ def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
         return
     ports = {name: Endpoint.parse(address, listens=True).port for name, address in config.addresses.items()}
     holders = {name: holder for name, port in ports.items() if (holder := _listener_at(port))}
-    workers = [each for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
-    names = {each["pid"]: _worker_of(each["cmdline"]) for each in workers}
+    workers = [process for process in holders.values() if {"cloud", "serve"} <= set(process["cmdline"] or ())]
+    names = {process["pid"]: _worker_of(process["cmdline"]) for process in workers}
     own = [pid for pid, name in names.items() if None in (config.worker, name) or name == config.worker]
     if own or not ports:
         shown = f"a worker listens there (process {own[0]})" if own else "no gateway is configured"

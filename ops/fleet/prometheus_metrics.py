@@ -60,8 +60,8 @@ class FleetCollector(Collector):
         yield family(UntypedMetricFamily, "nv_inference_request_success", "Frames answered", answered, *_NODE)
 
 
-def _number(found: Any) -> float | None:
-    number: float | None = found["p95"] if isinstance(found, Mapping) else found
+def _number(value: Any) -> float | None:
+    number: float | None = value["p95"] if isinstance(value, Mapping) else value
     return number
 
 

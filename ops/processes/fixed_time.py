@@ -104,9 +104,9 @@ class FixedTimeEngine:
 
     def _look_up(self, batch: Images) -> Outputs:
         known = [self._answers.of(image) for image in batch]
-        found = [each for each in known if each is not None]
-        if len(found) == len(batch):
-            return {head: np.stack([each[head] for each in found]) for head in found[0]}
+        answers = [answer for answer in known if answer is not None]
+        if len(answers) == len(batch):
+            return {head: np.stack([answer[head] for answer in answers]) for head in answers[0]}
         if self._model is None:
             self._model = self._open_model()
         return self._model.infer(batch)

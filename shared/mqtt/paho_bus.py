@@ -429,14 +429,14 @@ class InflightMessages:
     def acknowledge(self, mid: int, ack: Ack) -> AckHandler | None:
         """Removes an acknowledged publication and returns its callback."""
         with self._lock:
-            found = self._publications.pop(mid, None)
-            if found is None:
+            publication = self._publications.pop(mid, None)
+            if publication is None:
                 if self._publishing:
                     self._early[mid] = ack
                 return None
-            self._bytes -= found[1]
+            self._bytes -= publication[1]
             self._changed()
-            return found[0]
+            return publication[0]
 
     def subscribing(self) -> None:
         """Counts a subscription that is about to be sent."""

@@ -94,9 +94,9 @@ class ResultWriter:
     def discard(self) -> None:
         """Deletes what is not completed."""
         files, self._files = self._files, None
-        for each in files or ():
+        for file in files or ():
             with suppress(SkylaneError, OSError):  # The files are deleted.
-                each.close()
+                file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _open(self) -> tuple[MaskTarget, BagTable]:
