@@ -28,7 +28,7 @@ SILENT_AFTER_S = 5.0  # Every node reports once in two seconds.
 
 
 def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
-    """Returns if the node is online and reports. `role` is "worker" or "vehicle".
+    """Returns once the node is online and reports. `role` is "worker" or "vehicle".
 
     Connects with the node's own certificate if the connection has a folder of certificates.
 

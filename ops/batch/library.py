@@ -1,4 +1,4 @@
-"""Finds the recordings of a library, a folder of any depth, and says what else is in it.
+"""Finds the recordings of a library, a folder of any depth, and lists its other content.
 
 A recording is a bag, a video file or a folder of images.
 """
@@ -106,7 +106,7 @@ def content_hash(path: Path) -> str:
 
 
 def ends_hash(path: Path) -> str:
-    """Returns a hash of the first and last bytes of a bag's files: copies have the same one; empty if it is unreadable."""
+    """Returns a hash of the first and last bytes of a bag's files, equal for copies; empty if a file is unreadable."""
     digest = hashlib.sha256()
     try:
         for part in sorted(_files(path)):
@@ -131,7 +131,7 @@ class _Findings:
         self._top = Path()
 
     def take(self, path: Path) -> None:
-        """Takes one recording."""
+        """Adds one recording."""
         self._top = path.absolute().parent
         self._bag(path.absolute())
 
@@ -143,7 +143,7 @@ class _Findings:
             folders += self._subfolders(folders.pop())
 
     def _subfolders(self, folder: Path) -> list[Path]:
-        """Takes what is in a folder, and returns the folders in it, unless it is a bag itself."""
+        """Adds the content of a folder and returns its subfolders; a folder that is a bag is added as a whole."""
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:

@@ -96,7 +96,7 @@ class _Signals:
 
 
 def _run(running: Broker, signals: _Signals) -> None:
-    """Returns once the command is to stop."""
+    """Runs until a signal requests the end of the command."""
     while not signals.stop:
         if running.wait(_POLL_S) is not None:
             raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
@@ -115,7 +115,7 @@ def _reload(running: Broker) -> None:
 
 
 def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager[str]:
-    """Serves when the certificates of a secured broker expire, and its revocation list."""
+    """Serves the expiry times of a secured broker's certificates and revocation list as metrics."""
     try:
         from shared.prometheus import NodeCollector, serve_metrics  # needs an extra
     except ModuleNotFoundError as error:

@@ -150,7 +150,7 @@ def _explained(problem: str) -> Iterator[None]:
 
 
 def _check(certificates: Path) -> None:
-    """Raises a SkylaneError if a file is missing, damaged or has expired."""
+    """Raises a SkylaneError if a file is missing, damaged or expired."""
     for name in _FILES:
         if not (certificates / name).is_file():
             raise BrokerError(
@@ -165,7 +165,7 @@ def _check(certificates: Path) -> None:
 
 
 def _copy(certificates: Path, folder: Path, user: str) -> None:
-    """Copies the files for a user; each takes the place of the earlier one at once."""
+    """Copies the files for a user; each copy replaces the earlier file atomically."""
     for name in _FILES:
         new = folder / f"{name}.new"
         shutil.copy(certificates / name, new)  # Keeps the mode: only the owner may read the key.

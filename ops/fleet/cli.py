@@ -110,9 +110,9 @@ def _watched(connection: BrokerOptions, name: str) -> Iterator[FleetMonitor]:
 
 
 def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
-    """Returns when the broker's certificate expires, and what is in the folder of certificates, in seconds since 1970.
+    """Returns the expiry of the broker's certificate and of the files of --certs, by name, in seconds since 1970.
 
-    Of the folder, the ten that expire first; none without the library that reads them.
+    Only the ten files that expire first are included; no file without the library that reads them.
     """
     address = Address.parse(connection.broker)
     if not address.tls:
@@ -134,7 +134,7 @@ def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
 
 
 def fleet_tables(state: FleetState) -> Group:
-    """Returns the fleet as tables, after what needs a look."""
+    """Returns the fleet as tables, below the problems that need attention."""
     lines = [Text(_broker(state.broker))]
     if days := ", ".join(f"{name} in {left:.0f} days" for name, left in state.certificate_days.items() if left >= 0):
         lines.append(Text(f"certificates expire: {days}"))

@@ -99,7 +99,7 @@ class ChildProcess:
 
     @property
     def output(self) -> str:
-        """Its output so far."""
+        """The output of the process so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     @property

@@ -353,7 +353,7 @@ class MqttBus:
 
 
 def _lacking(properties: Any) -> str:
-    """Returns what a broker announces (MQTT 5) that it lacks and the nodes need; an empty text if that is nothing."""
+    """Returns the features that nodes need and a broker announces as missing (MQTT 5); empty if nothing is missing."""
     needed = {
         "RetainAvailable": first_connect.LACKING[0x9A],
         "MaximumQoS": first_connect.LACKING[0x9B],

@@ -36,7 +36,7 @@ class CascadeThresholds:
 
 
 def threshold_problem(c_low: float, c_high: float) -> str | None:
-    """Returns what is wrong with two thresholds; None if they can be used."""
+    """Returns the problem of two thresholds; None if they are valid."""
     if 0 <= c_low < c_high <= 1:
         return None
     return f"c_low {c_low:g} and c_high {c_high:g}: give 0 <= c_low < c_high <= 1, such as 0.1 and 0.9"

@@ -12,11 +12,11 @@ _FEWEST = 4  # Connections without which a server is useless.
 
 
 class OpenFilesError(SkylaneError):
-    """The limit of open files leaves too few for connections."""
+    """The limit of open files leaves too few files for connections."""
 
 
 def raise_file_limit() -> int:
-    """Raises the soft limit to what servers need, within the hard limit of the process; returns the limit that holds."""
+    """Raises the soft limit to what servers need, within the hard limit of the process; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -140,7 +140,7 @@ class _StartedBag:
         self._early: dict[int, Row] = {}  # Rows whose predecessors are missing, by position.
 
     def add(self, row: Row, on_progress: Callable[[BagProgress], None]) -> BagOutcome | None:
-        """Writes what can be written now; returns the outcome of the bag at its end."""
+        """Writes the results that are next in order; returns the outcome of the bag at its end."""
         self._early[row.position] = row
         while (due := self._early.pop(self._next, None)) is not None:
             self._next += 1
@@ -153,7 +153,7 @@ class _StartedBag:
         return None
 
     def discard(self) -> None:
-        """Deletes what is not completed."""
+        """Deletes incomplete results."""
         self._writer.discard()
 
 
@@ -236,7 +236,7 @@ def _drive(
 
 
 def _environment(settings: BatchSettings, folder: Path) -> dict[str, str]:
-    """Returns what Ray reads from the environment when it is imported."""
+    """Returns the environment variables that Ray reads when it is imported."""
     if settings.ray_address is not None:
         return {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # A port that is not Ray's is given up after a minute, not 15.
     return {

@@ -66,7 +66,7 @@ def pools(settings: BatchSettings, nodes: Sequence[Mapping[str, float]]) -> Pool
 
 
 def results(bags: Sequence[LibraryBag], settings: BatchSettings) -> Iterator[Row]:
-    """Yields a row for each result, for the end of each bag and for a refusal of the model, in any order; a lost part of a bag leaves rows out.
+    """Yields a row for each result, each end of a bag and a refusal of the model, in any order; lost parts give none.
 
     Raises:
         BatchError: there is no such cluster, it fails as a whole, or see `pools`.
@@ -166,7 +166,7 @@ class _Inference:
             self._refusal = str(error)  # Ray would wrap an exception in pages of its traceback.
 
     def __call__(self, table: Any) -> Any:
-        """Replaces prepared frames by their results; the end of a bag passes."""
+        """Replaces prepared frames by their results; passes the end of a bag on."""
         return pa.concat_tables([self._result(row).table() for row in rows(table)])
 
     def _result(self, row: Row) -> Row:

@@ -92,7 +92,7 @@ class ResultWriter:
         )
 
     def discard(self) -> None:
-        """Deletes what is not completed."""
+        """Deletes incomplete results."""
         files, self._files = self._files, None
         for file in files or ():
             with suppress(SkylaneError, OSError):  # The files are deleted.
