@@ -102,8 +102,8 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         raise EngineError(path, f"OpenVINO cannot load this file: {error_reason(error)}") from error
 
     def step(operation: Any) -> Step:
-        sources = [each.get_source_output() for each in operation.inputs()]
-        nodes = [each.get_node() for each in sources]
+        sources = [source.get_source_output() for source in operation.inputs()]
+        nodes = [source.get_node() for source in sources]
         # A constant of compressed weights is converted first.
         values = (each.input_value(0).get_node() if each.get_type_name() == "Convert" else each for each in nodes)
         constants = (each.data for each in values if each.get_type_name() == "Constant")
@@ -199,7 +199,7 @@ def _onnx_steps(path: Path) -> list[Step]:
     shapes = {each.name: each.type.tensor_type.shape.dim for each in (*inferred.value_info, *inferred.output)}
 
     def step(node: Any) -> Step:
-        constants = [arrays[each] for each in node.input if each in arrays and arrays[each].data_type]
+        constants = [arrays[argument] for argument in node.input if argument in arrays and arrays[argument].data_type]
         array = onnx.numpy_helper.to_array(constants[0]) if constants and node.op_type.lower() in ARITHMETIC else None
         if node.op_type == "BatchNormalization" and len(constants) == _NORMALISATION:
             array = np.concatenate([onnx.numpy_helper.to_array(each) for each in constants[2:]])
