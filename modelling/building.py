@@ -97,15 +97,15 @@ def build(
     batch = None if free_batch or recipe.largest_batch > 1 else 1
     trained = recipe.trained or weights is not None
     folders = []
-    for each in chosen:
-        folder = root / (name or recipe.folder_name(each))
+    for form in chosen:
+        folder = root / (name or recipe.folder_name(form))
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if copied is None:
-                _write(network, recipe, each, folder / FILES[each], batch=batch)
-            elif copied.resolve() != (folder / FILES[each]).resolve():
-                write_file(folder / FILES[each], copied.read_bytes())
-            manifest = _manifest(recipe, each, folder / FILES[each], labels, trained=trained)
+                _write(network, recipe, form, folder / FILES[form], batch=batch)
+            elif copied.resolve() != (folder / FILES[form]).resolve():
+                write_file(folder / FILES[form], copied.read_bytes())
+            manifest = _manifest(recipe, form, folder / FILES[form], labels, trained=trained)
             write_file(folder / MANIFEST_NAME, manifest.to_yaml())
         except OSError as error:
             raise BuildError(f"{folder} cannot be written ({error.strerror}): choose another folder") from error

@@ -62,7 +62,7 @@ class ModelBenchResult:
 
     plan: ModelBenchPlan
     reference: str
-    rows: tuple[dict[str, Any], ...]  # As `_row` returns them; the first one is that of the reference.
+    rows: tuple[dict[str, Any], ...]  # Rows of `_row`; the first one belongs to the reference.
     refused: tuple[str, ...]  # The variants that could not run, with the reason.
     task: str
     unjudged: str | None  # The reason why there is no accuracy.

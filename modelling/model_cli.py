@@ -336,8 +336,8 @@ def _verification_table(results: "list[Verification]") -> Table:
     table = Table(title="Models")
     for column in ("model", "version", "engine", "labels %", "checks"):
         table.add_column(column)
-    for each in results:
-        share = "" if each.agreement is None else f"{100 * each.agreement:.4f}"
-        checks = f"{', '.join(each.checks)}: ok" if each.failure is None else f"FAILED: {each.failure}"
-        table.add_row(each.name, each.version, each.engine, share, checks)
+    for result in results:
+        share = "" if result.agreement is None else f"{100 * result.agreement:.4f}"
+        checks = f"{', '.join(result.checks)}: ok" if result.failure is None else f"FAILED: {result.failure}"
+        table.add_row(result.name, result.version, result.engine, share, checks)
     return table

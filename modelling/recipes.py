@@ -62,7 +62,7 @@ class Recipe:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether the built-in file of a trained model is a frozen graph, from whose weights every format is written."""
+        """True if the built-in file of a trained model is a frozen graph, whose weights are used for every format."""
         return Format.FROZEN_GRAPH in self.formats
 
     def network(self, *, folded: bool, **variant: bool) -> Any:

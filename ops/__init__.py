@@ -1,4 +1,4 @@
-"""What runs things: the broker, the demo, studies, batches, an emulated link, nodes as child processes.
+"""Runs things: the broker, the demo, studies, batches, an emulated link, nodes as child processes.
 
 Start with `broker.broker` and `study.runner`.
 """

@@ -32,7 +32,7 @@ from shared.quiet import is_quiet
 from shared.runlog.run_folder import RUNS, free_folder
 
 _MODEL = "road-small"
-_REAL_MODEL, _REAL_VIDEO = "cityscapes-mobilenet", "highway"  # In the catalogue.
+_REAL_MODEL, _REAL_VIDEO = "cityscapes-mobilenet", "highway"  # Names in the catalogue.
 _WATCH = "make view" if IS_CHECKOUT else "pip install 'skylane[view]', then skylane demo --view rerun"
 _MAX_LATE_FRAMES = 40  # Four seconds of the rendered drive.
 # Folders of the PNG sink by the task of the model.

@@ -1,4 +1,4 @@
-"""The part of `skylane demo` that shows late results: a drive in real time over a slow link, held beside moved to now."""
+"""Shows late results in `skylane demo`: a drive over a slow link, with results as received and moved to now."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -45,19 +45,19 @@ _OPACITY = 0.55
 
 @dataclass(frozen=True, slots=True)
 class LateResults:
-    """A video of held results beside those that were moved to now."""
+    """A video with two pictures side by side: the results as received, and the results moved to the current frame."""
 
     video: Path
     age_ms: float  # Median age of the results.
-    accuracy: str  # The mean IoU of both for the tick, as the end of a sentence; empty without true labels.
+    accuracy: str  # A clause with the mean IoU of both for the tick; empty without true labels.
 
 
 def play_late(bag: Path, folder: Path, broker: Broker, *, models: Path, model: str, frames: int) -> LateResults | None:
     """Plays a drive in real time over a slow link with the presenter `warp`, for a model that returns masks.
 
-    Returns None if no frame had an output in time, as on a machine that is too busy.
+    Returns None if no frame had an output in time, for example on a machine that is too busy.
 
-    The worker gives the answers that the model has computed before, each after the same time, so that the age of the
+    The worker returns answers that the model computed before, each after the same time, so that the age of the
     results does not depend on the speed of this machine.
 
     Raises:
@@ -136,7 +136,7 @@ def _frames(recording: Path) -> Iterator[tuple[Frame, Frame | None]]:
 
 
 def _stored_mask(folder: Path, camera: str, index: int | None) -> Mask | None:
-    """Reads a mask of the PNG sink; None if there is none for the frame."""
+    """Reads a mask (H×W, uint8) of the PNG sink; None if the frame has no mask."""
     file = folder / "masks" / camera_name(camera) / f"{index or 0:06d}.png"
     if index is None or not file.exists():
         return None
@@ -149,7 +149,7 @@ def _score(scores: StreamingScores, truth: Mask, mask: Mask | None, geometry: Ge
 
 
 def _panel(image: ImageArray, mask: Mask | None, geometry: Geometry, card: ModelCard, lines: list[str]) -> ImageArray:
-    """Returns the image, in the proportions of the recording, with a mask on it, if there is one, and lines of text."""
+    """Returns the image, in the proportions of the recording, with its mask (if any) and lines of text drawn on it."""
     height = image.shape[0] * geometry.crop_height / geometry.paste_height
     width = image.shape[1] * geometry.crop_width / geometry.paste_width
     small = resized(image, _WIDTH, round(height * _WIDTH / width))

@@ -1,4 +1,4 @@
-"""The catalogue of networks and recordings that can be fetched: `configs/catalogue.yaml`, or a file of that form with other addresses."""
+"""The catalogue of networks and recordings to fetch: `configs/catalogue.yaml`, or a file of that form."""
 
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -33,7 +33,7 @@ _MAX_BYTES = 1 << 34
 
 
 def check_format(url: str, suffixes: Collection[str]) -> str:
-    """Returns the suffix of a file that is fetched; raises a SkylaneError for another one than these."""
+    """Returns the suffix of a file that is fetched; raises a SkylaneError for a suffix that is not supported."""
     suffix = PurePosixPath(urlsplit(url).path).suffix.lower()
     if suffix not in suffixes:
         raise SkylaneError(
@@ -56,7 +56,7 @@ _EntryName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 
 
 class ListedFile(Section):
-    """A file, where it is, and what is known of it."""
+    """A file to fetch: its address and its known properties."""
 
     url: Annotated[str, _address(_RECORDINGS)]
     size: int = Field(ge=1, le=_MAX_BYTES)  # Bytes.
@@ -91,7 +91,7 @@ class ListedModel(ListedFile):
     url: Annotated[str, _address(MODEL_FORMATS)]
     trained_on: _Words = ""  # The data of its training, and their terms.
     labels: str  # A label set that ships with Skylane.
-    manifest: Manifest  # In the file without the keys that the other ones determine.
+    manifest: Manifest  # The file omits its keys that the other entries determine.
 
     @model_validator(mode="before")
     @classmethod
@@ -162,7 +162,7 @@ def download(name: str, remote: RemoteFile, target: Path) -> str:
 
 
 def is_there(target: Path, sha256: str) -> bool:
-    """Returns whether a file exists and has that hash; raises a SkylaneError if it has another one."""
+    """Returns whether a file exists; raises a SkylaneError if its hash is not the given one."""
     if not target.exists():
         return False
     try:

@@ -223,7 +223,7 @@ _UNITS_S = {"years": 365.25 * 86400, "days": 86400, "hours": 3600, "minutes": 60
 
 
 def clock_jump(latest_ns: int, time_ns: int) -> str:
-    """Describes the jump of a clock between the latest recording time so far and the next one; empty if there is none."""
+    """Describes the jump of a clock between the latest recording time so far and the next one; empty without a jump."""
     ahead_ns = time_ns - latest_ns
     if -_LARGEST_STEP_BACK_NS <= ahead_ns <= LONGEST_PAUSE_NS:
         return ""

@@ -23,8 +23,8 @@ MAX_YAML_DEPTH = 32  # Deeper nesting could exhaust the parser's stack.
 MAX_YAML_DIGITS = 40  # Characters of one number; a long one takes minutes to parse.
 MAX_YAML_NODES = 20_000  # Keys, values, lists and maps; a megabyte can hold 500,000, which take a minute.
 
-_RULES = {f"^{NAME.pattern}$": NAME_RULE, VERSION_NAME: VERSION_RULE, DEVICE_NAME: DEVICE_RULE}  # By pattern.
-_PROBLEMS = {  # By pydantic's type of error; its own messages name types of Python.
+_RULES = {f"^{NAME.pattern}$": NAME_RULE, VERSION_NAME: VERSION_RULE, DEVICE_NAME: DEVICE_RULE}  # Rules by pattern.
+_PROBLEMS = {  # Keys are pydantic's types of error, whose own messages name types of Python.
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "give a whole number"),
     **dict.fromkeys(("float_parsing", "float_type"), "give a number"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "give true or false"),

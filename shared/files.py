@@ -29,7 +29,7 @@ def check_file(path: Path) -> None:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Opens a regular file for reading; never waits, also if something else takes its place meanwhile.
+    """Opens a regular file for reading; never blocks, even if a pipe or a device replaces it at that moment.
 
     Raises:
         OSError: see `check_file`, or the file cannot be read.
@@ -39,7 +39,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def missing_content(head: bytes) -> str:
-    """Returns why a file that begins with `head` has no content of its own, to follow its name; empty if it has one."""
+    """Returns why a file that begins with `head` is only a placeholder, to follow its name; empty if it has content."""
     if head.startswith(b"version https://git-lfs"):
         return "is a pointer of Git LFS, not the file itself: get it with `git lfs pull`"
     return "" if head else "is empty"
@@ -76,7 +76,7 @@ def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterato
         OSError: it cannot be written, or something other than a writable regular file has its name.
     """
     draft = _draft(path, root)
-    with suppress(OSError):  # There is none, or a link that leads nowhere.
+    with suppress(OSError):  # No file, or a dangling link.
         mode &= path.stat().st_mode
     with create_file(draft, mode) as file:
         try:
@@ -132,7 +132,7 @@ def _draft(path: Path, root: Path | None = None) -> Path:
         check_file(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    if path.parent.resolve() == _DEVICES:  # As for /dev/stdout, a link that leads to a file.
+    if path.parent.resolve() == _DEVICES:  # For example /dev/stdout, a link that can lead to a file.
         raise OSError(errno.EINVAL, "it is a device: give a regular file", str(path))
     # Another process that writes the same file has another draft.
     return path.with_name(f"{path.name[-40:]}.{os.getpid()}.new")

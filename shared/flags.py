@@ -90,7 +90,7 @@ def check_version(_: click.Context, __: click.Parameter, version: str | None) ->
     return version
 
 
-SHOWS_ALL = f"{__name__}.shows_all"  # In the `meta` of a click context.
+SHOWS_ALL = f"{__name__}.shows_all"  # A key of the `meta` of a click context.
 
 
 class KeyOption(click.Option):
@@ -311,7 +311,7 @@ def _parts(field: FieldInfo) -> list[Any]:
 
 
 def _shown(default: Any) -> str:
-    """Returns a default as the help shows it; empty if there is none."""
+    """Returns a default as the help shows it; empty without a default."""
     if default is None or default == ():
         return ""
     return f"{default:g}" if isinstance(default, float) else str(default)

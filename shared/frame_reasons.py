@@ -29,7 +29,7 @@ LABELS = ("", *sorted({*_WORDS, *(label for _, label in _PARTS)}), OTHER)  # All
 
 
 def reason_label(reason: str) -> str:
-    """Returns the word for a reason; empty for none, `other` for one that is not known."""
+    """Returns the word for a reason; empty for an empty reason, `other` for an unknown one."""
     word = reason.partition(":")[0]
     if not reason or word in _WORDS:
         return word

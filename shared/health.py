@@ -28,7 +28,7 @@ SILENT_AFTER_S = 5.0  # Every node reports once in two seconds.
 
 
 def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
-    """Returns if the node is online and reports. `role` is "worker" or "vehicle".
+    """Returns once the node is online and reports. `role` is "worker" or "vehicle".
 
     Connects with the node's own certificate if the connection has a folder of certificates.
 
@@ -39,7 +39,7 @@ def assert_online(connection: BrokerOptions, role: str, name: str) -> None:
     topic = WORKER_STATUS.of(worker=name) if is_worker else VEHICLE_STATUS.of(vehicle=name)
     reports = LOADS.of(worker=name) if is_worker else VEHICLE_METRICS.of(vehicle=name)
     statuses: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    sessions: queue.SimpleQueue[str] = queue.SimpleQueue()  # Of the live reports.
+    sessions: queue.SimpleQueue[str] = queue.SimpleQueue()  # Sessions in the live reports.
 
     def reported(delivery: Delivery) -> None:
         with suppress(MessageError):

@@ -228,11 +228,11 @@ def read_line(line: str) -> LogLine | None:
             return LogLine(level, str(fields.pop("message")), fields) if level in LEVELS else None
         except (ValueError, KeyError, RecursionError):
             return None
-    found = _TEXT.fullmatch(line.rstrip())
-    if found is None or found["level"] not in LEVELS:
+    match = _TEXT.fullmatch(line.rstrip())
+    if match is None or match["level"] not in LEVELS:
         return None
-    values = {name: _value(text) for name, text in re.findall(_FIELD, found["fields"])}
-    return LogLine(found["level"], found["event"].rstrip(), values)
+    values = {name: _value(text) for name, text in re.findall(_FIELD, match["fields"])}
+    return LogLine(match["level"], match["event"].rstrip(), values)
 
 
 def failure_reason(line: str) -> str | None:

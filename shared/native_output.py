@@ -12,7 +12,7 @@ import sys
 from shared.logs import LogFormat, configure_logging, get_logger
 
 _MAX_LINE_BYTES = 65_536
-_INFORMATION = re.compile(r"INFO\b|I\d{4} ").match  # How TensorFlow Lite and Abseil begin lines of that level.
+_INFORMATION = re.compile(r"INFO\b|I\d{4} ").match  # Start of such lines of TensorFlow Lite and Abseil.
 
 
 def main() -> None:

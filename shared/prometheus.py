@@ -1,4 +1,4 @@
-"""What the metrics of a worker, a vehicle and a broker share: certificates, build, and a small server.
+"""Common parts of the metrics of a worker, a vehicle and a broker: certificates, build, and a small server.
 
 Needs prometheus-client; see the guide on metrics.
 """
@@ -31,12 +31,12 @@ from shared.runtime.machine import package_version
 from shared.runtime.periodic import FAILURES
 from shared.threads import lower_priority
 
-BROKER_CONNECTED = "skylane_broker_connected"  # Of workers and vehicles.
+BROKER_CONNECTED = "skylane_broker_connected"  # A metric of workers and vehicles.
 
 # Upper bounds of the buckets of durations (s): from one step of a frame at the vehicle to a frame that waits.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LOG = get_logger("metrics")
-_RESPONSE_S = 5.0  # For a client to take its response.
+_RESPONSE_S = 5.0  # Time limit for a client to take its response.
 _POLL_S = 0.1
 
 

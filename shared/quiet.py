@@ -7,7 +7,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_KEY = f"{__name__}.is_quiet"  # In the `meta` of a click context, which all contexts of a command line share.
+_KEY = f"{__name__}.is_quiet"  # A key of the `meta` of a click context, which all contexts of a command line share.
 _NAME = "quiet"
 
 

@@ -28,10 +28,10 @@ class _Second:
 
 @dataclass(frozen=True, slots=True)
 class RecentSummary:
-    """What happened in the last minute."""
+    """The frames of the last minute."""
 
     seconds: float  # Up to `SPAN_S`; less in the first minute.
-    frames: Mapping[str, int]  # By outcome.
+    frames: Mapping[str, int]  # Number of frames by outcome.
     reason: str  # The most frequent reason for frames without a result; empty without one.
     times: Mapping[str, Quantiles]
 

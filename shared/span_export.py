@@ -1,4 +1,4 @@
-"""Exports the spans of frames by OpenTelemetry's SDK (OTLP over HTTP), in a thread of its own that delays nobody."""
+"""Exports the spans of frames by OpenTelemetry's SDK (OTLP over HTTP), in a separate thread that delays no frame."""
 
 import logging
 import random
@@ -29,7 +29,7 @@ _BATCH = 128  # Spans of one message; encoding more at once would delay other th
 _PERIOD_S = 0.5  # Longest wait of a span.
 _MAX_REPLY_BYTES = 1 << 16
 _REASON_CHARACTERS = 120  # Characters.
-_TIMEOUT_S = 2.0  # For one message, and for the rest at the end.
+_TIMEOUT_S = 2.0  # Timeout of one message, and of the remaining ones at the end.
 
 _SCOPE = InstrumentationScope("skylane")
 _UNSET = Status(StatusCode.UNSET)

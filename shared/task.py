@@ -37,7 +37,7 @@ class Confidence:
     """The confidence in the answer to one frame: calibrated scores, such as one for each object, or the share of certain pixels."""
 
     scores: Floats  # 0..1; empty if nothing was found that could be uncertain.
-    two_sided: bool  # Whether a low score is certain too: the probability of "yes", rather than of the answer.
+    two_sided: bool  # True if a low score is certain too: the probability of "yes", not of the answer.
 
     @property
     def lowest(self) -> float:
@@ -88,15 +88,15 @@ DEFAULT_TASK = next(iter(TASKS))  # The task of a manifest without this key.
 class Task(Protocol):
     """The properties of a task, and the operations on its results; thread-safe."""
 
-    result_name: str  # Such as mask: in messages to users, and in names of folders.
+    result_name: str  # For example "mask"; used in messages to users, and in names of folders.
     codecs: Collection[str]  # Codecs of an encoded result; all are lossless.
-    has_shape: bool  # Whether a reply has the H×W of the result.
+    has_shape: bool  # True if a reply has the H×W of the result.
     sinks: tuple[str, ...]  # Names of the sinks of a run that configures none.
     labels: tuple[int, int]  # Minimum and maximum number of labels of a model.
     heads: Mapping[str, Head]  # The outputs of a model; empty if they are named by its manifest.
     optional_heads: Mapping[str, Head]  # The outputs that a model may have in addition.
     settings: tuple[str, ...]  # Keys of the manifest that only this task uses.
-    comparison: str  # What a comparison of engines counts as equal labels, as difference, and as accuracy.
+    comparison: str  # The meaning of equal labels, difference and accuracy in a comparison of engines.
 
     def result(self, outputs: Mapping[str, Any], message: Any, manifest: Any) -> Any:
         """Makes the result that a FrameMessage requests from the outputs of one frame, without the batch dimension."""

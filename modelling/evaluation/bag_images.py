@@ -116,7 +116,7 @@ class TrueBoxes:
         self._class_of = grouped | {name: class_id for class_id, name in enumerate(names)}
         self._names = names
         self.count = 0  # Boxes so far.
-        self.foreign: Counter[str] = Counter()  # Those of other classes by name.
+        self.foreign: Counter[str] = Counter()  # Boxes of other classes by name.
 
     def known(self, true: Sequence[Box]) -> TrueObjects:
         """Returns the boxes of the detector's classes, N×4 in pixels of the frame, and their class ids."""
@@ -178,7 +178,7 @@ def check_given_once(recordings: Sequence[Path]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSettings:
-    """What to evaluate a model on."""
+    """The recordings, labels and limits of an evaluation."""
 
     truth: str | None = None  # The class of all frames, for a classifier.
     map_file: Path | None = None  # For a segmentation, see `modelling.evaluation.class_map`.

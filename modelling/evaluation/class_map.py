@@ -1,4 +1,4 @@
-"""Which class of a network is compared with which class of the truth: by name, and by a map file where the names differ.
+"""Pairs the classes of a network with the true classes: by name, and by a map file where the names differ.
 
 A map file has lines of the form `network class: truth class`. Maps of known pairs of label sets ship in `configs/maps`.
 """
@@ -66,7 +66,7 @@ class ClassMap:
 
     @property
     def is_identity(self) -> bool:
-        """Whether both have the same classes with the same ids."""
+        """True if both have the same classes with the same ids."""
         pairs = self.counterparts.items()
         return self.network == self.truth and not self.unmatched and all(name == other for name, other in pairs)
 
@@ -125,8 +125,8 @@ class TrueMasks:
         self.classes = classes
         self.pixels = 0
         self.labelled = 0  # Pixels with a true class.
-        self.ignored = 0  # Those of them whose class is not compared.
-        self.highest_ignored = 0  # The highest of their class ids.
+        self.ignored = 0  # Labelled pixels whose class is not compared.
+        self.highest_ignored = 0  # The highest class id of ignored pixels.
 
     @property
     def foreign(self) -> int:
@@ -165,9 +165,9 @@ def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | 
     """
     known = tuple(network if truth is None else truth)
     by_name = {_plain(name): name for name in known if name}
-    found = {name: by_name[_plain(name)] for name in network if _plain(name) in by_name}
+    counterparts = {name: by_name[_plain(name)] for name in network if _plain(name) in by_name}
     if truth is None:  # Two names may differ only in their spelling.
-        found = {name: name for name in network}
+        counterparts = {name: name for name in network}
     if file is None:
         file = None if truth is None else _shipped_map(tuple(network), known)
     if file is not None:
@@ -175,15 +175,15 @@ def class_map(network: Sequence[str], truth: Sequence[str] | None, file: Path | 
         if not pairs:
             raise EvaluationError(f"map file {file} is empty: write lines of the form `network class: truth class`")
         for own, other in pairs.items():
-            found.pop(_named(file, own, network, "network"), None)
+            counterparts.pop(_named(file, own, network, "network"), None)
             if other is not None:  # A class with an empty value has no counterpart.
-                found[own] = _named(file, other, known, "truth")
-    if not found:
+                counterparts[own] = _named(file, other, known, "truth")
+    if not counterparts:
         raise NoCounterpartError(
             f"no class of the network ({_listed(network)}) is one of the truth ({_listed([name for name in known if name])}): "
             "give the pairs with --map FILE, in lines of the form `network class: truth class`"
         )
-    return ClassMap(tuple(network), known, found)
+    return ClassMap(tuple(network), known, counterparts)
 
 
 def _named(file: Path, name: object, known: Sequence[str], whose: str) -> str:

@@ -1,4 +1,4 @@
-"""What the results of recordings are compared with: the truth in them, or the results of the reference model."""
+"""Provides the reference for results of recordings: their true labels, or the results of the reference model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -54,7 +54,7 @@ class ReferenceComparison:
 
     compared_with: ComparedWith
     images: Sequence[LabelledImages | UnlabelledImages]  # One for each recording.
-    classes: ClassMap | None  # Of masks; None for other tasks.
+    classes: ClassMap | None  # The classes of masks; None for other tasks.
 
     @classmethod
     def of(cls, recordings: Sequence[Path], card: ModelCard, settings: EvaluationSettings) -> "ReferenceComparison":

@@ -91,7 +91,7 @@ class SegmentationEvaluation(BagEvaluation):
     """A segmentation model's results on a bag."""
 
     truth: TrueMasks
-    confusion: Confusion  # Of the compared classes.
+    confusion: Confusion  # Pixels of the compared classes.
 
     @property
     def classes(self) -> ClassMap:

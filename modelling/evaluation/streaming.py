@@ -75,7 +75,7 @@ class ScoredTick(Generic[T]):
 
     tallies: T  # For a mask: the pixels by class, 3×classes.
     origin: str
-    age_ns: int | None  # How much older than the tick the output's frame is; None without an output.
+    age_ns: int | None  # The time from the output's frame to the tick; None without an output.
     drive: str  # The drive or the run to which the tick belongs.
 
     @property

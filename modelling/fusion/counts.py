@@ -45,18 +45,18 @@ class BoxCounts:
         self._remote = np.zeros((ages, 2, self._labels, SCORES))  # Right boxes, all boxes.
         self._local = np.zeros((2, self._labels, SCORES))
 
-    def add(self, drive: int, each: AgedResult) -> None:
+    def add(self, drive: int, aged: AgedResult) -> None:
         """Adds the boxes of a tick."""
         del drive  # All boxes count alike.
-        plan, truth = each.now.tick.geometry, each.now.truth
-        moved = moved_detections(each.source.remote, each.motion, plan)
-        for found, counts in ((moved, self._remote[each.age]), (each.now.local.result, self._local)):
-            matched = matched_boxes(in_input(found, plan), truth, self._labels, HEADLINE_SIZE)
+        plan, truth = aged.now.tick.geometry, aged.now.truth
+        moved = moved_detections(aged.source.remote, aged.motion, plan)
+        for boxes, counts in ((moved, self._remote[aged.age]), (aged.now.local.result, self._local)):
+            matched = matched_boxes(in_input(boxes, plan), truth, self._labels, HEADLINE_SIZE)
             for label, (scores, hits) in enumerate(zip(matched.scores, matched.hits, strict=True)):
                 ranges = score_range(scores)
                 counts[0, label] += np.bincount(ranges[hits], minlength=SCORES)
                 counts[1, label] += np.bincount(ranges, minlength=SCORES)
-        self.ticks[each.age] += 1
+        self.ticks[aged.age] += 1
 
     def arrays(self, ages: Sequence[int]) -> dict[str, Shares]:
         """Returns the arrays of a table with the given ages."""
@@ -89,21 +89,21 @@ class MaskCounts:
         self._shape = table_shape(ages, len(names))
         self._drives: list[npt.NDArray[np.int32]] = []
 
-    def add(self, drive: int, each: AgedResult) -> None:
+    def add(self, drive: int, aged: AgedResult) -> None:
         """Adds the pixels of a tick. Drives are numbered from 0, and come in order."""
-        labels, plan = len(self._names), each.now.tick.geometry
+        labels, plan = len(self._names), aged.now.tick.geometry
         if drive == len(self._drives):
             self._drives.append(np.zeros((self._shape[0], int(np.prod(self._shape[1:])) * labels), np.int32))
-        moved = moved_mask(each.source.remote, each.motion, plan)
-        found = disagreement(labels, MaskPair(moved, each.now.local, each.motion, plan))
+        moved = moved_mask(aged.source.remote, aged.motion, plan)
+        differing = disagreement(labels, MaskPair(moved, aged.now.local, aged.motion, plan))
         agreed = picture(moved, plan).astype(np.intp).ravel()
-        places = agreed * labels + agreed  # Where both agree, the other features do not count.
-        places[found.pixels] = found.places
-        truth = picture(each.now.truth, plan).ravel()
+        places = agreed * labels + agreed  # The other features do not count where both agree.
+        places[differing.pixels] = differing.places
+        truth = picture(aged.now.truth, plan).ravel()
         known = truth < labels
-        counts = self._drives[drive][each.age]
+        counts = self._drives[drive][aged.age]
         counts += np.bincount((places * labels + truth)[known], minlength=len(counts)).astype(np.int32)
-        self.ticks[each.age] += 1
+        self.ticks[aged.age] += 1
 
     def arrays(self, ages: Sequence[int]) -> dict[str, npt.NDArray[np.uint8]]:
         """Returns the arrays of a table with the given ages, which have pixels."""
@@ -182,7 +182,7 @@ def _chosen(counts: Counts, is_counted: npt.NDArray[np.bool_], caution: float, u
 def _tallies(counts: Counts, classes: Classes) -> Counts:
     """Returns the tallies of `modelling.evaluation.metrics` if each cell is given a class."""
     labels = counts.shape[-1]
-    confusion = np.zeros((labels, labels))  # By predicted and true class.
+    confusion = np.zeros((labels, labels))  # Rows are predicted classes, columns true ones.
     np.add.at(confusion, classes.ravel(), counts.reshape(-1, labels))
     return np.stack((np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1)))
 
@@ -196,26 +196,26 @@ class FusionJudge:
         kind = StreamingScores if self._is_masks else StreamingBoxes
         self._scores: dict[int, dict[str, ScoredTicks[Any]]] = defaultdict(lambda: defaultdict(lambda: kind(names)))
 
-    def add(self, each: AgedResult) -> None:
+    def add(self, aged: AgedResult) -> None:
         """Adds a tick."""
-        plan, local = each.now.tick.geometry, each.now.local
+        plan, local = aged.now.tick.geometry, aged.now.local
         moved_result = moved_mask if self._is_masks else moved_detections
-        moved: Any = moved_result(each.source.remote, each.motion, plan)
+        moved: Any = moved_result(aged.source.remote, aged.motion, plan)
         fused = (
-            fused_mask(self._table, each.age, MaskPair(moved, local, each.motion, plan))
+            fused_mask(self._table, aged.age, MaskPair(moved, local, aged.motion, plan))
             if self._is_masks
-            else fused_detections(self._table, each.age, moved, local.result)
+            else fused_detections(self._table, aged.age, moved, local.result)
         )
         shown = {
             "local": local.result,
-            "hold": each.source.remote,
+            "hold": aged.source.remote,
             "warp": moved,
             "fuse": fused,
-            "ceiling": each.now.remote,
+            "ceiling": aged.now.remote,
         }
         for name, result in shown.items():
             output = result if self._is_masks else in_input(result, plan)
-            self._scores[each.age][name].add(each.now.truth, output, origin=name, age_ns=0)
+            self._scores[aged.age][name].add(aged.now.truth, output, origin=name, age_ns=0)
 
     def judged(self) -> tuple[JudgedAge, ...]:
         """Returns the accuracy at each age that was met: mean IoU, or mean average precision."""

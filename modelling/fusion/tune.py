@@ -59,8 +59,8 @@ def tune_fusion(
     counts = MaskCounts(ages, names, comparison.compared_with) if is_masks else BoxCounts(ages, names)
     for drive, frames in enumerate(_drives(comparison.images[: len(recordings)], reference, local, settings)):
         known = confirmed(frames) if is_masks and comparison.compared_with == "results" else frames
-        for each in _results(known, settings, _AGES_MS):
-            counts.add(drive, each)
+        for aged in _results(known, settings, _AGES_MS):
+            counts.add(drive, aged)
     met = [index for index in range(len(_AGES_MS)) if counts.ticks[index]]
     if not met:
         raise EvaluationError(
@@ -82,8 +82,8 @@ def tune_fusion(
         return table
     judge = FusionJudge(table, names)
     for frames in _drives(comparison.images[len(recordings) :], reference, local, settings):
-        for each in _results(frames, settings, header.ages_ms):
-            judge.add(each)
+        for aged in _results(frames, settings, header.ages_ms):
+            judge.add(aged)
     found = {"judged_on": tuple(each.stem for each in judged_on), "judged": judge.judged()}
     return replace(table, header=header.model_copy(update=found))
 
@@ -106,10 +106,10 @@ def judged_table(table: FusionTable) -> Table:
     shown = Table(title=title, caption=caption)
     for name in ("age", "local", "hold", "warp", "fuse", "margin", "ceiling"):
         shown.add_column(name, justify="right")
-    for each in header.judged:
-        margin = each.fuse - max(each.local, each.warp)
-        values = [f"{getattr(each, name):.3f}" for name in ("local", "hold", "warp", "fuse")]
-        shown.add_row(f"{each.age_ms:g} ms", *values, f"{margin:+.3f}", f"{each.ceiling:.3f}")
+    for judged in header.judged:
+        margin = judged.fuse - max(judged.local, judged.warp)
+        values = [f"{getattr(judged, name):.3f}" for name in ("local", "hold", "warp", "fuse")]
+        shown.add_row(f"{judged.age_ms:g} ms", *values, f"{margin:+.3f}", f"{judged.ceiling:.3f}")
     return shown
 
 

@@ -29,7 +29,7 @@ from shared.models.manifest import MAX_SIDE
 
 InputsAndOutputs = tuple[list[Tensor], list[Tensor]]
 
-_NAME_KEYS = ("names", "class_names", "classes", "labels", "id2label", "categories")  # Of metadata.
+_NAME_KEYS = ("names", "class_names", "classes", "labels", "id2label", "categories")  # Metadata keys.
 _MAX_METADATA = 1 << 17  # Characters.
 _NORMALISATION = 4  # Constants of a batch normalisation: scale, offset, mean and variance.
 IR_NAME = "model.xml"  # Equals cloud.engines.openvino.graph.IR_NAME, whose module imports OpenVINO.
@@ -102,8 +102,8 @@ def openvino_tensors(path: Path) -> InputsAndOutputs:
         raise EngineError(path, f"OpenVINO cannot load this file: {error_reason(error)}") from error
 
     def step(operation: Any) -> Step:
-        sources = [each.get_source_output() for each in operation.inputs()]
-        nodes = [each.get_node() for each in sources]
+        sources = [source.get_source_output() for source in operation.inputs()]
+        nodes = [source.get_node() for source in sources]
         # A constant of compressed weights is converted first.
         values = (each.input_value(0).get_node() if each.get_type_name() == "Convert" else each for each in nodes)
         constants = (each.data for each in values if each.get_type_name() == "Constant")
@@ -199,7 +199,7 @@ def _onnx_steps(path: Path) -> list[Step]:
     shapes = {each.name: each.type.tensor_type.shape.dim for each in (*inferred.value_info, *inferred.output)}
 
     def step(node: Any) -> Step:
-        constants = [arrays[each] for each in node.input if each in arrays and arrays[each].data_type]
+        constants = [arrays[argument] for argument in node.input if argument in arrays and arrays[argument].data_type]
         array = onnx.numpy_helper.to_array(constants[0]) if constants and node.op_type.lower() in ARITHMETIC else None
         if node.op_type == "BatchNormalization" and len(constants) == _NORMALISATION:
             array = np.concatenate([onnx.numpy_helper.to_array(each) for each in constants[2:]])
@@ -225,7 +225,7 @@ def _tflite_steps(path: Path) -> list[Step]:
         code = model.operatorCodes[operator.opcodeIndex]
         builtin = max(code.builtinCode, code.deprecatedBuiltinCode)  # Older files have the second one only.
         custom = code.customCode.decode(errors="replace") if code.customCode else None
-        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # Such as a ReLU.
+        is_limited = getattr(operator.builtinOptions, "fusedActivationFunction", 0)  # For example a ReLU.
         kind = "limited" if is_limited else builtins.get(builtin, "")
         data = [model.buffers[graph.tensors[each].buffer].data for each in operator.inputs if is_float[each]]
         constants = [bytes(each) for each in data if kind.lower() in ARITHMETIC and each is not None]

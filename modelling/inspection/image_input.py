@@ -75,12 +75,12 @@ def _size(path: Path, image: Tensor, axes: AxisOrder, size: tuple[int, int] | No
     """Returns the height and width of the input: the graph's if they are fixed, else `size` or a guess."""
     sides = (None, None) if image.shape is None else image_sides(image.shape, axes)
     default = size or GUESSED_SIZE
-    found = (sides[0] or default[0], sides[1] or default[1])
-    if size is not None and found != size:
-        raise EngineError(path, f"its input is {found[0]}×{found[1]}: leave the size out")
-    if max(found) > MAX_SIDE:
-        raise EngineError(path, f"its input is {found[0]}×{found[1]}, and a side has at most {MAX_SIDE} pixels")
-    return {"height": found[0], "width": found[1]}
+    shape = (sides[0] or default[0], sides[1] or default[1])
+    if size is not None and shape != size:
+        raise EngineError(path, f"its input is {shape[0]}×{shape[1]}: leave the size out")
+    if max(shape) > MAX_SIDE:
+        raise EngineError(path, f"its input is {shape[0]}×{shape[1]}, and a side has at most {MAX_SIDE} pixels")
+    return {"height": shape[0], "width": shape[1]}
 
 
 def _numbers(

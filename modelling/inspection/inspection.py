@@ -316,7 +316,7 @@ def _known_labels(reading: Reading, notes: list[str]) -> Labels | None:
 
 
 def _own_labels(path: Path, form: str, notes: list[str]) -> Labels | None:
-    """Returns the class names in the file's metadata as labels; None if there are none that can be used."""
+    """Returns the class names in the file's metadata as labels; None without usable names."""
     names = onnx_class_names(path) if form == "onnx" else ()
     try:
         return Labels(names, numbered_labels(len(names)).colours) if names else None

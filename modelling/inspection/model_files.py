@@ -20,7 +20,7 @@ _PICKLE = (
     "is a Python pickle, such as torch.save writes, which is never loaded because it can run any code: load it in "
     "your own code, and save the network with torch.jit.script(network).save('model.pt'), or as ONNX"
 )
-# How a file begins, and what it is. The binary formats that are read begin with none of these.
+# The start of a file, and its kind. The supported binary formats do not begin with any of these.
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (rb"\s*<(!doctype )?html", "is a web page: download the file itself"),
     (rb"\x80[\x02-\x05](?!..TFL3)", _PICKLE),

@@ -27,7 +27,7 @@ _OPERATIONS = {
     **dict.fromkeys(("conv2dbackpropinput", "transpose_conv", "convolutionbackpropdata", "matmul"), "linear"),
     **dict.fromkeys(("depthwiseconv2dnative", "depthwise_conv_2d", "gemm", "fully_connected"), "linear"),
 }
-_ADDITIONS = ("add", "addv2", "biasadd")  # Of a bias, if a linear operation comes before.
+_ADDITIONS = ("add", "addv2", "biasadd")  # They add a bias if a linear operation comes before.
 # Operations that keep the meaning of the values.
 _PASS_THROUGH = {
     *("identity", "cast", "convert", "squeeze", "expanddims", "expand_dims", "unsqueeze", "reshape", "flatten"),
@@ -54,7 +54,7 @@ class Step:
     operation: str
     inputs: Sequence[str]
     outputs: Sequence[str]
-    constant: npt.NDArray[Any] | None = None  # Of an arithmetic operation; mean and variance of a batch normalisation.
+    constant: npt.NDArray[Any] | None = None  # Of arithmetic: operand; batch normalisation: mean, variance.
     classes: int | None = None  # See `Tensor.classes`.
 
 
@@ -82,7 +82,7 @@ class Tensor:
 
     @property
     def is_float(self) -> bool:
-        """Whether the values are real numbers, perhaps quantised."""
+        """True if the values are real numbers, perhaps quantised."""
         return self.dtype.startswith("float") or self.quantization not in (None, (1.0, 0))
 
 

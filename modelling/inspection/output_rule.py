@@ -76,7 +76,7 @@ class UndecidedError(EngineError):
 
 
 class Options(Section):
-    """What the user states about a model; None: the model decides."""
+    """The user's statements about a model; None: the model decides."""
 
     task: str | None = None
     output_kind: OutputKind | None = None
@@ -90,7 +90,7 @@ class Options(Section):
     output: str | None = None  # The name of the main output.
     normalize: str | None = None  # A key of NORMALIZATIONS.
     labels: int | None = None  # The number of labels.
-    starts_with_background: bool = False  # Whether the first label is the background.
+    starts_with_background: bool = False  # True if the first label is the background.
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Reading:
     """The meaning of a model's outputs."""
 
     task: str
-    heads: Mapping[str, tuple[Tensor, OutputKind]]  # By the manifest's head; the first one is the main one.
+    heads: Mapping[str, tuple[Tensor, OutputKind]]  # Keys are the manifest's heads; the first head is the main one.
     classes: int | None = None  # None if unknown.
-    axes: AxisOrder | None = None  # Of a segmentation's scores.
+    axes: AxisOrder | None = None  # Axis order of a segmentation's scores.
     has_background: bool = False  # The first class of a segmentation is where no channel is above a limit.
     settings: Mapping[str, Any] = field(default_factory=dict)  # Further keys of the manifest.
     notes: Sequence[str] = ()

@@ -65,7 +65,7 @@ class Replay:
 
     scorer: Scorer
     compared_with: ComparedWith
-    note: str  # What a reader must know about the figures; empty if nothing.
+    note: str  # A remark for readers of the figures; may be empty.
     drives: list[str] = field(default_factory=list)  # The names of the recordings.
     frames: list[ReplayedFrame] = field(default_factory=list)
     truths: list[Any] = field(default_factory=list)  # One for each frame, as the scorer takes them.

@@ -17,8 +17,8 @@ BOUND = 0.95  # Confidence level of the one-sided bound of the loss.
 
 _RESAMPLES = 500  # Number of resamples of the bootstrap.
 _SEED = 1
-_FEWEST_DRIVES = 5  # With fewer drives, the bootstrap resamples parts of them.
-_PARTS = 10  # Parts of each drive, then.
+_FEWEST_DRIVES = 5  # The bootstrap resamples parts of drives if there are fewer.
+_PARTS = 10  # Parts of each drive in that case.
 _LAGS = (1, 2, 5, 10, 25, 50)  # Frames between two images whose distance may be a threshold.
 _QUANTILES = 24  # Thresholds to try, from the distances or scores of the drives.
 _LOW_SCORES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45)
@@ -114,9 +114,9 @@ class Tuner:
             return [CascadeThresholds(low, 1 - high) for low, high in product(_LOW_SCORES, _LOW_SCORES)]
         shares = np.quantile([each.scores.min() for each in confidences], np.linspace(0, 1, _QUANTILES))
         return [
-            CascadeThresholds(0.0, each)
-            for each in sorted({1.0} | {round(float(share), 3) for share in shares})
-            if each
+            CascadeThresholds(0.0, confidence)
+            for confidence in sorted({1.0} | {round(float(share), 3) for share in shares})
+            if confidence
         ]
 
     def loss_bound(self, outcomes: Outcomes) -> float:
@@ -170,11 +170,11 @@ def best(tuner: Tuner, candidates: Sequence[Outcomes], allowed: float) -> tuple[
         candidates: The thresholds to choose from.
         allowed: The largest loss, in points.
     """
-    for each in sorted(candidates, key=lambda one: (one.sent, one.loss)):
-        if each.loss <= allowed:
-            bound = tuner.loss_bound(each)
+    for outcomes in sorted(candidates, key=lambda one: (one.sent, one.loss)):
+        if outcomes.loss <= allowed:
+            bound = tuner.loss_bound(outcomes)
             if bound <= allowed:
-                return each, bound
+                return outcomes, bound
     return None
 
 

@@ -192,13 +192,13 @@ def thresholds_table(result: TuneResult) -> Table:
     )
     for column in ("", f"{measured.method or 'no gate'} ≤", "c_low", "c_high", "sent", "reused", "local", "loss"):
         table.add_column(column, justify="right")
-    for each in _shown(result):
+    for tried in _shown(result):
         table.add_row(
-            "*" if each is result.chosen else "",
-            "" if each.gate is None else f"{each.gate.threshold:g}",
-            *(("", "") if each.cascade is None else (f"{each.cascade.c_low:g}", f"{each.cascade.c_high:g}")),
-            *(f"{share:.1%}" for share in (each.sent, each.reused, each.answered_locally)),
-            f"{each.loss:.2f}",
+            "*" if tried is result.chosen else "",
+            "" if tried.gate is None else f"{tried.gate.threshold:g}",
+            *(("", "") if tried.cascade is None else (f"{tried.cascade.c_low:g}", f"{tried.cascade.c_high:g}")),
+            *(f"{share:.1%}" for share in (tried.sent, tried.reused, tried.answered_locally)),
+            f"{tried.loss:.2f}",
         )
     return table
 

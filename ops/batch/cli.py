@@ -139,7 +139,7 @@ class _Watcher:
 
 
 def _show(result: BatchResult, out: Path) -> None:
-    """Prints what is not as the user may expect, and the totals."""
+    """Prints results that the user may not expect, and the totals."""
     copies = {name: f"copy of {original}" for name, original in result.copies.items() if name not in result.failed}
     table = Table("bag", "result")
     for entries in (result.failed, result.unreadable, result.false_claims, copies):

@@ -43,5 +43,5 @@ class BagEnd:
     unreadable: int = 0  # Frames that could not be decoded.
     first_unreadable: str = ""  # The first of them, with the reason.
     error: str = ""  # The reason if the bag fails as a whole; otherwise empty.
-    false_claims: tuple[str, ...] = ()  # What the bag states about itself that is not true, see `Bag`.
+    false_claims: tuple[str, ...] = ()  # Wrong statements of the bag about itself, see `Bag`.
     notes: tuple[str, ...] = ()  # Decisions that the user did not make, such as topics that are left out.

@@ -1,4 +1,4 @@
-"""Finds the recordings of a library, a folder of any depth, and says what else is in it.
+"""Finds the recordings of a library, a folder of any depth, and lists its other content.
 
 A recording is a bag, a video file or a folder of images.
 """
@@ -68,27 +68,27 @@ def scan(folder: Path, out: Path) -> Library:
         raise LibraryError(f"the results in {out} would be part of the library {folder}: choose another --out")
     if not (folder.is_file() or folder.is_dir()):
         raise LibraryError(f"{folder} is no file and no folder: give a recording or a folder of them")
-    found = _Findings(resolved(folder), resolved(out))
+    findings = _Findings(resolved(folder), resolved(out))
     if folder.is_file() or (folder / _METADATA).is_file():
-        found.take(folder)
+        findings.take(folder)
     else:
-        found.walk(folder)
-        if found.bags and all(_is_image_folder(bag.path) for bag in found.bags) and _has_images(folder):
+        findings.walk(folder)
+        if findings.bags and all(_is_image_folder(bag.path) for bag in findings.bags) and _has_images(folder):
             raise LibraryError(
                 f"{folder} has images of its own beside folders of images: give one of the folders, or move its images into a "
                 "folder of their own"
             )
-        if not found.bags and not found.refused and _has_images(folder):
-            found = _Findings(resolved(folder), resolved(out))
-            found.take(folder)
-    if not found.bags and not found.refused:
+        if not findings.bags and not findings.refused and _has_images(folder):
+            findings = _Findings(resolved(folder), resolved(out))
+            findings.take(folder)
+    if not findings.bags and not findings.refused:
         raise LibraryError(
             f"{folder} contains no recording: give bags (.bag, .mcap, .db3, or folders of ROS 2), video files or folders of images"
         )
     return Library(
-        tuple(sorted(found.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
-        dict(sorted(found.refused.items())),
-        tuple(sorted(found.ignored)),
+        tuple(sorted(findings.bags, key=lambda bag: natural_path_key(PurePosixPath(bag.name)))),
+        dict(sorted(findings.refused.items())),
+        tuple(sorted(findings.ignored)),
     )
 
 
@@ -106,13 +106,13 @@ def content_hash(path: Path) -> str:
 
 
 def ends_hash(path: Path) -> str:
-    """Returns a hash of the first and last bytes of a bag's files: copies have the same one; empty if it is unreadable."""
+    """Returns a hash of the first and last bytes of a bag's files, equal for copies; empty if a file is unreadable."""
     digest = hashlib.sha256()
     try:
-        for each in sorted(_files(path)):
-            with each.open("rb") as file:
+        for part in sorted(_files(path)):
+            with part.open("rb") as file:
                 digest.update(file.read(_END_BYTES))
-                file.seek(max(0, each.stat().st_size - _END_BYTES))
+                file.seek(max(0, part.stat().st_size - _END_BYTES))
                 digest.update(file.read(_END_BYTES))
     except OSError:
         return ""
@@ -131,7 +131,7 @@ class _Findings:
         self._top = Path()
 
     def take(self, path: Path) -> None:
-        """Takes one recording."""
+        """Adds one recording."""
         self._top = path.absolute().parent
         self._bag(path.absolute())
 
@@ -143,7 +143,7 @@ class _Findings:
             folders += self._subfolders(folders.pop())
 
     def _subfolders(self, folder: Path) -> list[Path]:
-        """Takes what is in a folder, and returns the folders in it, unless it is a bag itself."""
+        """Adds the content of a folder and returns its subfolders; a folder that is a bag is added as a whole."""
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:

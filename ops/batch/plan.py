@@ -66,7 +66,7 @@ class _Planner:
         self._verify = verify
 
     def compare(self, bag: LibraryBag) -> None:
-        """Decides whether a bag has results, and whether they are still the right ones."""
+        """Decides whether a bag has results, and whether they are still valid."""
         folder = results_folder(self._out, bag.name)
         manifest = read_manifest(folder)
         if manifest is None:
@@ -99,7 +99,7 @@ class _Planner:
         self.plan.stale = sorted(manifest.bag for items in by_size.values() for _, manifest in items)
 
     def find_copies(self) -> None:
-        """Takes out pending bags that have the content of another bag, which is finished or comes first by name."""
+        """Removes pending bags with the content of another bag that is finished, or comes first by name."""
         pending = set(self.plan.pending)
         for bags in _similar((*self.plan.finished, *self.plan.pending)):
             first: dict[str, str] = {}
@@ -110,7 +110,7 @@ class _Planner:
                     self.plan.copies[bag.name] = first[sha256]
 
     def _difference(self, bag: LibraryBag, manifest: BagManifest, folder: Path) -> str:
-        """Returns why the results of a bag are not those of a run now; empty if they are."""
+        """Returns why a run now would give a bag other results; empty if they are still valid."""
         changed = [key for key, value in self._identity.items() if manifest.identity.get(key) != value]
         if changed:
             key = changed[0]

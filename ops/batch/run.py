@@ -1,4 +1,4 @@
-"""Runs a batch: plans it, lets an executor do the bags that are not finished, and writes the table of all frames."""
+"""Runs a batch: plans it, lets an executor process the unfinished bags, and writes the table of all frames."""
 
 import fcntl
 import json
@@ -31,18 +31,18 @@ class BatchWatcher(Protocol):
     """Shows the progress of a batch."""
 
     def begin(self, library: Library, planned: BatchPlan) -> None:
-        """The library is compared with the results of earlier runs."""
+        """Called once the library was compared with the results of earlier runs."""
 
     def advance(self, progress: BagProgress) -> None:
-        """A frame was written, or a bag is started again."""
+        """Called when a frame was written, or a bag is started again."""
 
     def end(self, outcome: BagOutcome) -> None:
-        """A bag is done, or has failed."""
+        """Called when a bag is done, or has failed."""
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """The end of a batch."""
+    """Called at the end of a batch."""
 
     frames: int = 0  # Rows of the table.
     done: list[str] = field(default_factory=list)  # Bags of this run.
@@ -51,12 +51,12 @@ class BatchResult:
     failed: dict[str, str] = field(default_factory=dict)  # Reasons by name: bags, links, unreadable folders.
     # Notes on frames that were left out, by the name of their bag.
     unreadable: dict[str, str] = field(default_factory=dict)
-    false_claims: dict[str, str] = field(default_factory=dict)  # What bags state about themselves that is not true.
+    false_claims: dict[str, str] = field(default_factory=dict)  # Wrong statements of bags about themselves.
     is_stopped: bool = False  # True if nothing more could be written; there is no table then.
 
 
 def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = False) -> BatchResult:
-    """Does every bag of a library that has no results yet, then writes `frames.parquet` and `batch.json`.
+    """Processes every bag of a library without results, then writes `frames.parquet` and `batch.json`.
 
     An interrupted or killed run loses only the bags that it was doing; the next one continues. Until all bags are done or have
     failed, there is no `frames.parquet`.
@@ -92,7 +92,7 @@ def run_batch(settings: BatchSettings, watcher: BatchWatcher, *, verify: bool = 
 
 @contextmanager
 def _folder_of(out: Path) -> Iterator[None]:
-    """Keeps other batches out of a folder, and deletes what was left unfinished in it, before and after.
+    """Locks a folder against other batches, and deletes unfinished results in it, before and after.
 
     Raises:
         BatchError: another batch writes into it, or it cannot be written.
@@ -112,7 +112,7 @@ def _folder_of(out: Path) -> Iterator[None]:
 
 
 def _do(planned: BatchPlan, settings: BatchSettings, watcher: BatchWatcher, result: BatchResult) -> None:
-    """Does the pending bags, the largest first, so that none is left alone at the end."""
+    """Processes the pending bags, the largest first, so that no large bag runs alone at the end."""
     executor: Executor = load("executor", EXECUTORS, settings.executor)()
     bags = sorted(planned.pending, key=lambda bag: (-bag.size_bytes, bag.name))
     missing = {bag.name for bag in bags}

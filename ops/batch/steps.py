@@ -33,7 +33,7 @@ _OPACITY, _QUALITY = 0.5, 85  # Opacity of the mask and JPEG quality of a pictur
 
 
 class BatchError(SkylaneError):
-    """A batch, or one bag of it, cannot be done."""
+    """A batch, or one bag of it, cannot be processed."""
 
 
 def decode_bag(bag: LibraryBag, settings: BatchSettings) -> Generator[PreparedFrame | BagEnd]:
@@ -134,7 +134,7 @@ def _check_frames(bag: LibraryBag, frames: int, first_unreadable: str) -> None:
 def _prepared(
     frame: Frame | UnreadableFrame, card: ModelCard, settings: BatchSettings, total: int | None
 ) -> PreparedFrame:
-    """Returns the model's input; a SkylaneError says why the frame has none."""
+    """Returns the model's input for a frame; raises a SkylaneError if the frame cannot be converted."""
     if isinstance(frame, UnreadableFrame):
         raise BatchError(frame.reason)
     colour, plan = colour_image(frame, card, settings)

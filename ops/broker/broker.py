@@ -335,13 +335,13 @@ def _reachable(host: str) -> str:
 def _network_addresses(family: int) -> list[str]:
     """Returns the addresses of this machine's network interfaces, without those that no other machine can use."""
     states = psutil.net_if_stats()
-    found = [
+    candidates = [
         ipaddress.ip_address(each.address.partition("%")[0])
         for name, addresses in psutil.net_if_addrs().items()
         for each in addresses
         if each.family == family and name in states and states[name].isup
     ]
-    return [str(address) for address in found if not (address.is_loopback or address.is_link_local)]
+    return [str(address) for address in candidates if not (address.is_loopback or address.is_link_local)]
 
 
 def _bind(host: str, port: int) -> int:

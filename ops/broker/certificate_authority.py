@@ -228,7 +228,7 @@ class CertificateAuthority:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
 
     def _current(self, name: str, role: Role, *, again: bool = False) -> x509.Certificate | None:
-        """Returns the certificate of a name; None if it has none.
+        """Returns the certificate of a name; None if the name has no certificate.
 
         Raises:
             AuthorityError: it belongs to another node or, without `again`, has expired or does not match its key.
@@ -266,7 +266,7 @@ class CertificateAuthority:
         return self.folder / f"{name}.crt", self.folder / f"{name}.key"
 
     def _lasting(self, crl: x509.CertificateRevocationList) -> datetime:
-        """Returns when the successor of a list expires: it is valid for `CRL_DAYS`, or for longer if the list is."""
+        """Returns the expiry of the list's successor: after `CRL_DAYS`, or later if the list is valid for longer."""
         return max(self._now + timedelta(days=CRL_DAYS), crl.next_update_utc or self._now)
 
     def _write_crl(self, certificates: Iterable[x509.RevokedCertificate], expires: datetime) -> datetime:

@@ -80,7 +80,7 @@ def broker(
 
 
 class _Signals:
-    """What signals have asked the command for."""
+    """The actions that signals have requested."""
 
     def __init__(self) -> None:
         self.stop = self.reload = False
@@ -96,7 +96,7 @@ class _Signals:
 
 
 def _run(running: Broker, signals: _Signals) -> None:
-    """Returns once the command is to stop."""
+    """Runs until a signal requests the end of the command."""
     while not signals.stop:
         if running.wait(_POLL_S) is not None:
             raise BrokerError(f"the broker ended by itself: {running.log_tail()}")
@@ -115,7 +115,7 @@ def _reload(running: Broker) -> None:
 
 
 def _serve_metrics(address: str, secured: Path | None) -> AbstractContextManager[str]:
-    """Serves when the certificates of a secured broker expire, and its revocation list."""
+    """Serves the expiry times of a secured broker's certificates and revocation list as metrics."""
     try:
         from shared.prometheus import NodeCollector, serve_metrics  # needs an extra
     except ModuleNotFoundError as error:
@@ -184,10 +184,10 @@ def certs(
     console = Console(soft_wrap=True)
     if issued:
         table = Table("holder", "certificate and key", "expires", "", title=f"In {folder}")
-        for each in issued:
-            files = f"{each.file.name}, {each.file.with_suffix('.key').name}"
-            state = "new" if each.is_new else "kept"
-            table.add_row(f"{each.role} {each.name}", files, f"{each.expires:%Y-%m-%d}", state)
+        for certificate in issued:
+            files = f"{certificate.file.name}, {certificate.file.with_suffix('.key').name}"
+            state = "new" if certificate.is_new else "kept"
+            table.add_row(f"{certificate.role} {certificate.name}", files, f"{certificate.expires:%Y-%m-%d}", state)
         console.print(table)
     console.print(
         f"{authority.crl_file}, the revocation list, expires {crl_expires:%Y-%m-%d}: renew it with --renew-list and "

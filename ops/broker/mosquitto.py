@@ -41,17 +41,17 @@ class MosquittoListener:
 
 def find_mosquitto() -> Path | None:
     """Returns the path of Mosquitto; None if it is not installed."""
-    found = shutil.which("mosquitto")
-    if found:
-        return Path(found)
+    program = shutil.which("mosquitto")
+    if program:
+        return Path(program)
     return next((path for folder in _ADMIN_FOLDERS if (path := Path(folder) / "mosquitto").is_file()), None)
 
 
 def mosquitto_version(program: Path) -> str:
     """Returns the version of `program`, such as "2.0.11"."""
     help_text = subprocess.run([program, "-h"], capture_output=True, text=True, check=False, timeout=_HELP_TIMEOUT_S)
-    found = re.search(r"mosquitto version (\S+)", help_text.stdout)
-    return found[1] if found else "(unknown version)"
+    version = re.search(r"mosquitto version (\S+)", help_text.stdout)
+    return version[1] if version else "(unknown version)"
 
 
 def write_config(path: Path, listener: MosquittoListener) -> Path:
@@ -89,11 +89,11 @@ def first_listener(config: Path) -> MosquittoListener:
         text = read_file(config).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BrokerError(f"cannot read {config}: {reason_of(error)}") from error
-    found = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
-    if found is None:
+    listener = re.search(r"^\s*(?:listener|port)\s+(\d{1,5})(?:[ \t]+(\S+))?\s*$", text, re.MULTILINE)
+    if listener is None:
         raise BrokerError(f"{config} has no listener: add a line 'listener 1883 127.0.0.1'")
     tls = re.search(r"^\s*certfile\s", text, re.MULTILINE) is not None
-    return MosquittoListener(found[2] or "0.0.0.0", int(found[1]), tls)  # noqa: S104  Mosquitto's default.
+    return MosquittoListener(listener[2] or "0.0.0.0", int(listener[1]), tls)  # noqa: S104  Mosquitto's default.
 
 
 def write_secured_config(folder: Path, listener: MosquittoListener, certificates: Path) -> Path:
@@ -145,12 +145,12 @@ def renew_secured_files(folder: Path, certificates: Path) -> None:
 def _explained(problem: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # As is an SSLError.
+    except OSError as error:  # SSLError is one too.
         raise BrokerError(f"{problem} ({reason_of(error)}): make it again with 'skylane broker certs'") from error
 
 
 def _check(certificates: Path) -> None:
-    """Raises a SkylaneError if a file is missing, damaged or has expired."""
+    """Raises a SkylaneError if a file is missing, damaged or expired."""
     for name in _FILES:
         if not (certificates / name).is_file():
             raise BrokerError(
@@ -165,7 +165,7 @@ def _check(certificates: Path) -> None:
 
 
 def _copy(certificates: Path, folder: Path, user: str) -> None:
-    """Copies the files for a user; each takes the place of the earlier one at once."""
+    """Copies the files for a user; each copy replaces the earlier file atomically."""
     for name in _FILES:
         new = folder / f"{name}.new"
         shutil.copy(certificates / name, new)  # Keeps the mode: only the owner may read the key.

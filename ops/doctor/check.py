@@ -8,10 +8,10 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """What a finding means for a run."""
+    """The effect of a finding on a run."""
 
     OK = "ok"
-    SKIPPED = "not checked"  # It could not be checked, or does not apply.
+    SKIPPED = "not checked"  # The check was not possible, or does not apply.
     WARNING = "warning"  # A run works, but worse than it could.
     ERROR = "error"  # A run cannot work.
 
@@ -25,17 +25,17 @@ class Check:
 
     name: str
     severity: Severity
-    finding: str  # The cause, if it is a fault.
-    remedy: str = ""  # The command that mends a fault.
+    finding: str  # For a fault, the cause.
+    remedy: str = ""  # The command that repairs a fault.
 
 
 Checks = Callable[[], Iterator[Check]]
 
 
 def run_side_by_side(groups: Mapping[str, Checks], deadline_s: float) -> list[Check]:
-    """Makes the checks of each group in a thread of its own; returns them in the order of the groups.
+    """Runs the checks of each group in a separate thread; returns the checks in the order of the groups.
 
-    A group that has not ended by the deadline gets a check that says so, and its thread is left behind.
+    A group that has not ended by the deadline gets a check with that error; its thread keeps running.
     """
     found: dict[str, list[Check]] = {name: [] for name in groups}
     bugs: list[BaseException] = []

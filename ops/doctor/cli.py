@@ -47,12 +47,12 @@ def doctor(role: str, config: Path | None, *, frame: bool, as_json: bool, **flag
     The exit code is 0, or 1 if a check found an error, 3 if the worst are warnings, 2 for a wrong command line.
     """
     configure_logging(level="critical")
-    found, checks = _settings(role, config, flags)
+    settings, checks = _settings(role, config, flags)
     is_valid = all(check.severity is OK for check in checks)
-    name = found.vehicle if isinstance(found, EdgeConfig) else found.worker or "worker"
-    node = connection.Node(found, name)
+    name = settings.vehicle if isinstance(settings, EdgeConfig) else settings.worker or "worker"
+    node = connection.Node(settings, name)
     deadline_s = (_FRAME_DEADLINE_S if frame else _DEADLINE_S) + 2 * (node.timeout_s - connection.TIMEOUT_S)
-    groups = _machine_groups(found)
+    groups = _machine_groups(settings)
     if is_valid:
         groups |= connection.groups(node, with_frame=frame)
     else:

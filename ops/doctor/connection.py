@@ -1,4 +1,4 @@
-"""Checks of the way to the workers: broker, certificates, rights, packet sizes, workers and their models, a test frame."""
+"""Checks the path to the workers: broker, certificates, rights, packet sizes, workers, models and a test frame."""
 
 import math
 import queue
@@ -52,37 +52,37 @@ from shared.network.tls import (
 )
 from shared.task import task_named
 
-_NAME = "doctor"  # The camera of test frames, and the model of messages that no worker shall get.
-TIMEOUT_S = 1.5  # For a connection, and for a login, unless the configuration names another time.
-_REPLY_S = 1.0  # For acknowledgements, retained messages, and a worker's reply to an expired frame.
-_FRAME_S = 15.0  # For the answer to the test frame, which may be the first one of a worker.
+_NAME = "doctor"  # The camera of test frames, and the model of messages that no worker should receive.
+TIMEOUT_S = 1.5  # Timeout of a connection and of a login, unless the configuration sets one.
+_REPLY_S = 1.0  # Timeout of acknowledgements, retained messages, and a worker's reply to an expired frame.
+_FRAME_S = 15.0  # Timeout of the reply to the test frame, which may be the first frame of a worker.
 _FRAME_SHAPE = (720, 1280, 3)
 _LARGE_OFFSET_S = 1.0
 _MAX_TOPICS = 1024
-_SHOWN = 8  # Workers.
+_SHOWN = 8  # Maximum number of workers or models in a finding.
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The node whose set-up is checked."""
+    """The worker or vehicle whose set-up is checked."""
 
     config: EdgeConfig | CloudConfig
     name: str
 
     @property
     def timeout_s(self) -> float:
-        """The time for a connection, and for a login."""
+        """The timeout of a connection, and of a login."""
         config = self.config
         return config.connect_timeout_s if "connect_timeout_s" in config.model_fields_set else TIMEOUT_S
 
     @property
     def certs(self) -> Path:
-        """The folder of its certificates."""
+        """The folder of the node's certificates."""
         return self.config.certs or Path("certs")
 
     @property
     def own_certificate(self) -> Path | None:
-        """The file of its certificate; None if it has none, or if its files cannot be used."""
+        """The file of the node's certificate; None if the node has no certificate, or its files cannot be used."""
         with suppress(SkylaneError):  # The first check reports it.
             files = self.config.connection.certificates(self.name)
             return Path(files.certificate) if files and files.certificate else None
@@ -90,7 +90,7 @@ class Node:
 
     @property
     def certificate_has_expired(self) -> bool:
-        """Whether its certificate has expired by the clock of this machine, as far as that can be read."""
+        """True if the node's certificate has expired by this machine's clock; False if its expiry cannot be read."""
         now_s = clock.now_ns() / 1e9
         with suppress(SkylaneError):  # The library is missing.
             own = self.own_certificate
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def role(self) -> str:
-        """Its role, as in its certificate."""
+        """The role of the node, as in its certificate: "vehicle" or "worker"."""
         return "vehicle" if isinstance(self.config, EdgeConfig) else "worker"
 
     @property
@@ -109,7 +109,7 @@ class Node:
         return next((folder for folder in given if folder and (folder / "authority" / "ca.key").is_file()), None)
 
     def by_authority(self, options: str) -> str:
-        """Returns a command of the authority: run there, as anywhere else it would make a new authority."""
+        """Returns a command for the machine of the authority; on any other machine it would make a new authority."""
         folder = self.authority_folder
         return (
             f"skylane broker certs {folder} {options}" if folder else f"ssh HOST skylane broker certs CERTS {options}"
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def renewal(self) -> str:
-        """The command that issues its certificate again, and puts it in its place."""
+        """The command that issues the node's certificate again, and copies it to its place."""
         folder, config = self.authority_folder, self.config
         steps = [self.by_authority(f"--{self.role} {self.name} --again")]
         source = folder or "HOST:CERTS"
@@ -140,12 +140,12 @@ class Node:
         return f"scp {address.host}:{self.certs / 'ca.crt'} {self.authority}"
 
     def mended(self, error: CertificateError, address: Address) -> str:
-        """Returns the command that replaces the file that cannot be used: the authority's, or the node's certificate."""
+        """Returns the command that replaces the unusable certificate: that of the authority, or that of the node."""
         return self.fetch_authority(address) if error.is_authority else self.renewal
 
 
 def groups(node: Node, *, with_frame: bool) -> dict[str, Checks]:
-    """Returns the groups of checks of the way to the workers, each step by step, as far as one leads to the next."""
+    """Returns the groups of checks of the path to the workers, by name; a group ends at the first failed step."""
     config = node.config
     if isinstance(config, CloudConfig) and config.no_broker:
         return {"broker": lambda: iter([Check("broker", SKIPPED, "this worker has none")])}
@@ -205,11 +205,11 @@ def _reach(node: Node, address: Address, _: Certificates | None) -> Iterator[Che
 
 _ALLOW_ALL = "sed -ri '/^(retain_available|max_qos|max_packet_size) /d' mosquitto.conf"
 _SET_CLOCK = "sudo timedatectl set-ntp true"
-_MENDED_BY_RENEWAL = {EXPIRED, 26, 62, 64}  # Codes of X509_V_ERR_* that another certificate of the broker mends.
+_MENDED_BY_RENEWAL = {EXPIRED, 26, 62, 64}  # Codes of X509_V_ERR_* that a new certificate of the broker solves.
 
 
 def _handshake(node: Node, address: Address, certificates: Certificates | None) -> Iterator[Check]:
-    """Checks the broker's certificate (chain, name and expiry), and the expiry of the node's own."""
+    """Checks the broker's certificate (chain, name and expiry), and the expiry of the node's certificate."""
     if not address.tls:
         return
     again = node.by_authority(f"--broker {address.host} --again")
@@ -271,7 +271,7 @@ def _expiry(name: str, what: str, expires_s: float, remedy: str) -> Check:
 
 
 def _refused_login(node: Node, address: Address, error: SkylaneError) -> Check:
-    cause, remedy = str(error), node.renewal  # Of a certificate that cannot be used any more.
+    cause, remedy = str(error), node.renewal  # The remedy for a certificate that cannot be used any more.
     if isinstance(error, ConnectionProblemError):
         cause, remedy = error.cause, _login_remedy(node, address, error.kind)
         if error.kind is ProblemKind.NO_REPLY:
@@ -301,7 +301,7 @@ def _login_remedy(node: Node, address: Address, kind: ProblemKind) -> str:
 
 
 class _Conversation:
-    """Exchanges messages with the broker and the workers as the node could, without announcing it."""
+    """Exchanges messages with the broker and the workers in the node's name, without announcing the node."""
 
     def __init__(self, node: Node, bus: MqttBus) -> None:
         self._node = node
@@ -310,12 +310,12 @@ class _Conversation:
         self._bus = bus
         self._session = uuid.uuid4().hex[:12]
         own = node.own_certificate
-        self.holder = certificate_holder(own) if own else ""  # Of the certificate.
+        self.holder = certificate_holder(own) if own else ""  # The role and name in the certificate.
         self._unreadable = ""  # The worker whose status cannot be read, and why.
         self._latest: dict[str, tuple[Any, int]] = {}  # The latest message of each topic, and its arrival.
 
     def checks(self, *, with_frame: bool) -> Iterator[Check]:
-        """Checks what the node may write and read, then the workers."""
+        """Checks the node's rights to publish and subscribe, then the workers."""
         self._listen(topics.WORKER_STATUS.filter(), unpack_status)
         config, name = self._config, self._name
         if isinstance(config, CloudConfig):
@@ -346,7 +346,7 @@ class _Conversation:
                 yield _judged(*self._ask(config, card, 1, Deadline.NEVER, _FRAME_S), card.name)
 
     def _rights_of_worker(self) -> Iterator[Check]:
-        """Checks a worker's rights by the status of a worker that does not exist, and by a result for nobody."""
+        """Checks a worker's rights with the status of a worker and a result for a vehicle that do not exist."""
         canary = topics.WORKER_STATUS.of(worker=f"{_NAME}-{self._session}")
         may_announce = self._right("announce itself", canary, pack_status(NodeStatus(NodeState.OFFLINE, self._session)))
         yield may_announce
@@ -383,7 +383,7 @@ class _Conversation:
         return Check(name, ERROR, cause, "skylane broker --secured CERTS_FOLDER")
 
     def _packet(self, topic: str, card: ModelCard | None) -> Check:
-        """Compares the broker's limit with a raw frame: as it is announced, and by a message that nobody gets."""
+        """Compares the broker's limit with a raw frame: the announced limit, then a message without a receiver."""
         limit, raw = self._bus.max_payload_bytes, 3 * card.height * card.width if card else 1 << 20
         ack = self._publish(topic, bytes(raw)) if limit >= raw else Ack(accepted=False, no_subscriber=False)
         if ack is None or ack.accepted:
@@ -395,7 +395,7 @@ class _Conversation:
 
     def _online(self) -> dict[str, NodeStatus]:
         named = ((topics.WORKER_STATUS.names_in(topic), got[0]) for topic, got in list(self._latest.items()))
-        return {names["worker"]: each for names, each in named if names and each.state is NodeState.ONLINE}
+        return {names["worker"]: status for names, status in named if names and status.state is NodeState.ONLINE}
 
     def _card(self, config: EdgeConfig) -> ModelCard | None:
         cards = (card for status in self._online().values() for card in status.cards if card.name == config.model)
@@ -411,14 +411,14 @@ class _Conversation:
                 return Check("workers", severity, cause, "pip install --upgrade skylane")
             return Check("workers", severity, "no worker is online", f"skylane cloud serve --broker {config.broker}")
         if isinstance(config, EdgeConfig) and card is None:
-            served = sorted({each.name for status in online.values() for each in status.cards})
+            served = sorted({model_card.name for status in online.values() for model_card in status.cards})
             version = f" {config.model_version}" if config.model_version else ""
             cause = f"no worker serves {config.model}{version}; served: {', '.join(served[:_SHOWN]) or 'nothing'}"
             other = f"skylane edge play SOURCE --model {served[0]}" if served else ""
             return Check("workers", ERROR, cause, other or f"skylane cloud serve --model {config.model}")
         shown = []
         for name in sorted(online)[:_SHOWN]:
-            models = ", ".join(f"{each.name} {each.version}" for each in online[name].cards)
+            models = ", ".join(f"{model_card.name} {model_card.version}" for model_card in online[name].cards)
             shown.append(f"{name} ({models or 'no model'})")
         return Check("workers", OK, f"{len(online)} online: {'; '.join(shown)}")
 
@@ -454,7 +454,7 @@ class _Conversation:
     def _ask(
         self, config: EdgeConfig, card: ModelCard, sequence: int, deadline: Deadline, timeout_s: float
     ) -> tuple[ResultMessage | None, int]:
-        """Publishes a frame; returns its reply, if one came in time, and the time that it took."""
+        """Publishes a frame; returns its reply, or None if none arrived in time, and the response time in ns."""
         message = _made_frame(config, card, FrameId(self._name, _NAME, self._session, sequence), deadline)
         masks = topics.MASKS.of(vehicle=self._name, camera=_NAME)
         properties = Properties(FRAME_CONTENT_TYPE, response_topic=masks, correlation=str(message.id).encode())
@@ -498,7 +498,7 @@ class _Conversation:
 
 
 def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterator[Check]:
-    """Checks a worker that a vehicle calls without a broker."""
+    """Checks a worker that a vehicle reaches without a broker."""
     frame_id = FrameId(config.vehicle, _NAME, uuid.uuid4().hex[:12], 0)
     one = config.model_copy(update={"worker_addresses": (address,), "window": 1})
     try:
@@ -517,7 +517,7 @@ def _worker_at(address: str, config: EdgeConfig, *, with_frame: bool) -> Iterato
 
 
 def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline: Deadline) -> FrameMessage:
-    """Returns a frame with a gradient, encoded as those of a run."""
+    """Returns a frame with a gradient, encoded like the frames of a run."""
     pixels = np.linspace(0, 255, math.prod(_FRAME_SHAPE)).astype(np.uint8).reshape(_FRAME_SHAPE)
     record = FrameRecord.of(frame_id, _NAME)
     frame = Frame(pixels, Layout.RGB8, _NAME, 0, 0, 0, 0)
@@ -525,7 +525,7 @@ def _made_frame(config: EdgeConfig, card: ModelCard, frame_id: FrameId, deadline
 
 
 def _judged(reply: ResultMessage | None, taken_ns: int, model: str) -> Check:
-    """Returns the check of a test frame by its reply."""
+    """Returns the check of a test frame from its reply."""
     if reply is None:
         cause = f"no reply within {_FRAME_S:g} s"
     elif reply.status is not Status.ANSWERED:

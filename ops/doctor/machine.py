@@ -32,23 +32,23 @@ from shared.runlog.repair import killed_runs
 from shared.runlog.run_folder import RUNS
 from shared.runtime.machine import package_version, usable_cores
 
-_LITTLE_BYTES = 1 << 30  # With less free space, a long run may fill the disk.
+_LITTLE_BYTES = 1 << 30  # A long run may fill a disk with less free space.
 _TRIAL_BYTES = 1 << 20  # Written to find quotas and read-only disks, which free space does not show.
-_HASHING_S = 3.0  # Time for the hashes of models.
+_HASHING_S = 3.0  # Time limit for hashing the files of models.
 _REQUIREMENT = re.compile(r'(?P<name>[A-Za-z0-9._-]+).*?; extra == "(?P<extra>\w+)"')
 
 
 def libraries(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
     """Checks that the libraries of the extras that a configuration needs are installed."""
     try:
-        required = [found for each in requires("skylane") or () if (found := _REQUIREMENT.match(each))]
+        required = [requirement for line in requires("skylane") or () if (requirement := _REQUIREMENT.match(line))]
     except PackageNotFoundError:
         yield Check("libraries", SKIPPED, "Skylane is not installed as a package here")
         return
-    missing: dict[str, list[str]] = {found["extra"]: [] for found in required}
-    for found in required:
-        if found["name"] != "skylane" and package_version(found["name"]) is None:
-            missing[found["extra"]].append(found["name"])
+    missing: dict[str, list[str]] = {requirement["extra"]: [] for requirement in required}
+    for requirement in required:
+        if requirement["name"] != "skylane" and package_version(requirement["name"]) is None:
+            missing[requirement["extra"]].append(requirement["name"])
     if isinstance(config, CloudConfig):
         engine = ENGINES[config.engine].extra if config.engine and config.engine in ENGINES else "cloud"
         needed = {engine: True, "gateway": bool(config.addresses)}
@@ -118,13 +118,13 @@ def disk(folder: Path) -> Iterator[Check]:
         yield Check("disk", OK, shown)
 
 
-_TIME_ERROR = 5  # What adjtimex(2) returns for a clock that nothing synchronises.
+_TIME_ERROR = 5  # adjtimex(2) returns this for a clock that is not synchronised.
 
 
 def clock_synchronisation() -> Iterator[Check]:
     """Checks that the kernel's clock is synchronised."""
     try:
-        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))  # All zero: it changes nothing.
+        state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(1024))  # A structure of zeros changes nothing.
     except (AttributeError, OSError):
         state = -1
     if state == _TIME_ERROR:
@@ -181,8 +181,8 @@ def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
         return
     ports = {name: Endpoint.parse(address, listens=True).port for name, address in config.addresses.items()}
     holders = {name: holder for name, port in ports.items() if (holder := _listener_at(port))}
-    workers = [each for each in holders.values() if {"cloud", "serve"} <= set(each["cmdline"] or ())]
-    names = {each["pid"]: _worker_of(each["cmdline"]) for each in workers}
+    workers = [process for process in holders.values() if {"cloud", "serve"} <= set(process["cmdline"] or ())]
+    names = {process["pid"]: _worker_of(process["cmdline"]) for process in workers}
     own = [pid for pid, name in names.items() if None in (config.worker, name) or name == config.worker]
     if own or not ports:
         shown = f"a worker listens there (process {own[0]})" if own else "no gateway is configured"
@@ -227,13 +227,13 @@ def _ports_of_vehicle(config: EdgeConfig) -> Iterator[Check]:
 
 
 def _worker_of(command: Sequence[str]) -> str | None:
-    """Returns the name that the command line of a worker gives it; None if it is in a file, or made up."""
+    """Returns the name in the command line of a worker; None if the name is in a file or generated."""
     words = [word for argument in command for word in argument.split("=", 1)]
     return words[words.index("--worker") + 1] if "--worker" in words[:-1] else None
 
 
 def _listener_at(port: int) -> dict[str, Any] | None:
-    """Returns number, name and command line of the process at a port; None if there is none that this user may see."""
+    """Returns pid, name and command line of the process that listens at a port; None if this user cannot see it."""
     try:
         connections = psutil.net_connections("tcp")
         pids = (each.pid for each in connections if each.status == "LISTEN" and each.laddr and each.laddr.port == port)
@@ -244,7 +244,7 @@ def _listener_at(port: int) -> dict[str, Any] | None:
 
 
 def interrupted_runs(parent: Path = RUNS) -> Iterator[Check]:
-    """Checks for runs of killed vehicles, whose last frames have no row yet."""
+    """Checks for runs whose vehicle node was killed, so that their last frames have no row yet."""
     killed = list(killed_runs(parent))
     if killed:
         cause = f"{len(killed)} killed runs in {parent} lack rows, such as {killed[0].name}"

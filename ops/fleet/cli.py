@@ -37,10 +37,10 @@ _name = click.option(
     show_default=True,
     help="Name of the viewer's or operator's certificate in --certs.",
 )
-_MOST_ROWS = 60  # Of each table.
+_MOST_ROWS = 60  # Maximum number of rows of a table.
 _MOST_PROBLEMS = 20
 _MOST_LEFT = 5
-_MOST_MODELS = 3  # Of a worker.
+_MOST_MODELS = 3  # Maximum number of models shown for a worker.
 _GOOD, _BAD = "green", "bold red"
 
 Row = Mapping[str, Any]
@@ -110,14 +110,14 @@ def _watched(connection: BrokerOptions, name: str) -> Iterator[FleetMonitor]:
 
 
 def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
-    """Returns when the broker's certificate expires, and what is in the folder of certificates, in seconds since 1970.
+    """Returns the expiry of the broker's certificate and of the files of --certs, by name, in seconds since 1970.
 
-    Of the folder, the ten that expire first; none without the library that reads them.
+    Only the ten files that expire first are included; no file without the library that reads them.
     """
     address = Address.parse(connection.broker)
     if not address.tls:
         return {}
-    found = {}
+    expiries_by_file = {}
     given = {Path(file) for file in (connection.tls_ca, connection.tls_cert) if file}
     for path in given | {
         path for kind in ("*.crt", "crl.pem") for path in (connection.certs or Path()).glob(kind) if connection.certs
@@ -125,8 +125,8 @@ def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
         with suppress(SkylaneError):
             expiries = certificate_expiries(path, is_revocation_list=path.name == "crl.pem")
             if expiries:
-                found[path.name] = min(expiries).timestamp()
-    expiries_s = dict(sorted(found.items(), key=lambda item: item[1])[:10])
+                expiries_by_file[path.name] = min(expiries).timestamp()
+    expiries_s = dict(sorted(expiries_by_file.items(), key=lambda item: item[1])[:10])
     with suppress(OSError):  # The broker has ended since the connection was opened.
         broker_s = server_certificate_expiry(address, connection.certificates(name), connection.connect_timeout_s)
         expiries_s = {"broker": broker_s} | expiries_s
@@ -134,7 +134,7 @@ def _certificates(connection: BrokerOptions, name: str) -> dict[str, float]:
 
 
 def fleet_tables(state: FleetState) -> Group:
-    """Returns the fleet as tables, after what needs a look."""
+    """Returns the fleet as tables, below the problems that need attention."""
     lines = [Text(_broker(state.broker))]
     if days := ", ".join(f"{name} in {left:.0f} days" for name, left in state.certificate_days.items() if left >= 0):
         lines.append(Text(f"certificates expire: {days}"))
@@ -144,15 +144,15 @@ def fleet_tables(state: FleetState) -> Group:
     return Group(*lines, workers, _table("Vehicles", state.vehicles, _VEHICLE_COLUMNS, offline))
 
 
-def _broker(found: Mapping[str, str]) -> str:
+def _broker(values: Mapping[str, str]) -> str:
     parts = []
     for name, (text, unit) in _BROKER_TEXTS.items():
         with suppress(KeyError, ValueError):  # The broker has no such topic, or it holds no number.
-            parts.append(text.format(float(found[name]) / unit if unit else found[name]))
+            parts.append(text.format(float(values[name]) / unit if unit else values[name]))
     return f"broker: {' · '.join(parts) or 'it tells nothing about itself'}"
 
 
-_BROKER_TEXTS = {  # With the unit of numbers.
+_BROKER_TEXTS = {  # Formats by name; numbers are divided by the unit.
     "version": ("{}", None),
     "uptime": ("up {}", None),
     "clients": ("{} clients", None),
@@ -193,8 +193,8 @@ def _number(name: str, spec: str, unit: float = 1) -> Callable[[Row], str]:
 
 def _times(name: str) -> Callable[[Row], str]:
     def shown(row: Row) -> str:
-        found = row[name]
-        return MISSING if found is None else " / ".join(_number(each, ".0f")(found) for each in ("p50", "p95"))
+        times = row[name]
+        return MISSING if times is None else " / ".join(_number(part, ".0f")(times) for part in ("p50", "p95"))
 
     return shown
 

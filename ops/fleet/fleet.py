@@ -1,4 +1,4 @@
-"""What the nodes at a broker report, and which of them need a look."""
+"""Collects the reports of the workers and vehicles at a broker, and lists the problems of each."""
 
 import threading
 import time
@@ -30,19 +30,19 @@ from shared.network.tls import SOON_DAYS
 from shared.runlog.latency_log import WITH_RESULT
 from shared.sanitize import printable
 
-MAX_NODES = 1000  # Of each kind; a client of the broker can make up names.
-# The problems of a worker that left; they stand last, as the broker never forgets its name.
+MAX_NODES = 1000  # Maximum for each of workers and vehicles; any client of the broker can invent names.
+# The problems of a worker that left. Such workers are sorted last, as the broker keeps their names.
 LEFT = [NodeState.OFFLINE.value]
 
 _MAX_SYS_BYTES = 256
-_MAX_MODELS = 64  # Of a worker.
+_MAX_MODELS = 64  # Maximum number of models shown for a worker.
 _MAX_ENGINE = 200  # Characters.
 _POLL_S = 0.02
 _RETAINED_NS = 500_000_000
-_SLOW = 1.5  # Times the usual inference of the workers with the same model.
-_UNANSWERED = 0.05  # Share of the frames of a minute, from which a node needs a look.
-_FEWEST_FRAMES = 10  # For a share.
-_BROKER_TOPICS = {  # What is shown of the broker, by topic.
+_SLOW = 1.5  # A worker is slow from this multiple of the median inference time of its model.
+_UNANSWERED = 0.05  # Share of the last minute's frames without a result that is a problem.
+_FEWEST_FRAMES = 10  # With fewer frames, no share is computed.
+_BROKER_TOPICS = {  # The names of the broker's values that are shown, by topic.
     "$SYS/broker/version": "version",
     "$SYS/broker/uptime": "uptime",
     "$SYS/broker/clients/connected": "clients",
@@ -54,7 +54,7 @@ _BROKER_TOPICS = {  # What is shown of the broker, by topic.
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The part of a node's status that is shown: a status with its cards may have a megabyte."""
+    """The part of a node's status that is shown; the whole status, with model cards, can have a megabyte."""
 
     state: NodeState
     session: str
@@ -64,47 +64,47 @@ class Announced:
 
 @dataclass(slots=True)
 class FleetNode:
-    """What a worker or a vehicle has reported so far."""
+    """The latest reports of a worker or a vehicle."""
 
     name: str
     status: Announced | None = None
     load: LoadReport | None = None
     metrics: Any = None  # WorkerMetrics or VehicleMetrics.
-    heard_ns: int | None = None  # When the metrics arrived.
-    invalid: dict[str, str] = field(default_factory=dict)  # What is wrong with the latest message of each kind.
+    heard_ns: int | None = None  # Arrival of the latest metrics.
+    invalid: dict[str, str] = field(default_factory=dict)  # Why the latest status, load or metrics cannot be read.
 
     @property
     def state(self) -> str:
-        """Its state; "unannounced" if the broker has no status of it."""
+        """The state of the node; "unannounced" if the broker has no status of it."""
         return self.status.state.value if self.status else "unannounced"
 
     @property
     def is_online(self) -> bool:
-        """Whether the broker has it online."""
+        """True if the node's status at the broker is online."""
         return self.state == NodeState.ONLINE
 
     @property
     def inference_ms(self) -> float | None:
-        """The median inference time of a worker."""
+        """The median inference time of a worker; None for a vehicle, or before the first inference."""
         inference = getattr(self.metrics, "inference", None)
         return inference.p50_ms if inference else None
 
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """The fleet at one moment, as plain values; nodes that need a look come first."""
+    """The fleet at one moment, as plain values; nodes with problems come first."""
 
-    problems: list[str]  # Of the fleet as a whole.
+    problems: list[str]  # Problems of the fleet as a whole.
     broker: Mapping[str, str]
     workers: list[dict[str, Any]]
     vehicles: list[dict[str, Any]]
-    vehicles_offline: int  # Left out of `vehicles`: the broker keeps the name of each that was ever there.
+    vehicles_offline: int  # Not in `vehicles`, as the broker keeps the names of all vehicles that ever connected.
     left_out: int  # Nodes beyond `MAX_NODES`.
-    certificate_days: Mapping[str, float]  # That certificates and the revocation list are still valid.
+    certificate_days: Mapping[str, float]  # Remaining validity of certificates and the revocation list, by file name.
 
 
 class FleetMonitor:
-    """Collects the reports. The network thread adds them, any thread reads the state."""
+    """Collects the reports of nodes. The network thread adds reports, any thread reads the state."""
 
     def __init__(self) -> None:
         self._since_ns = clock.now_ns()
@@ -132,7 +132,7 @@ class FleetMonitor:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the broker can be heard."""
+        """True if the connection to the broker is up."""
         return self._bus.is_connected
 
     def wait_until_heard(self, timeout_s: float) -> None:
@@ -141,7 +141,7 @@ class FleetMonitor:
         while (now_ns := clock.now_ns()) < deadline_ns:
             with self._lock:
                 nodes = [*self._workers.values(), *self._vehicles.values()]
-            retained = now_ns - self._since_ns > _RETAINED_NS  # They arrive right after the subscription.
+            retained = now_ns - self._since_ns > _RETAINED_NS  # Retained messages arrive right after the subscription.
             if retained and all(node.heard_ns for node in nodes if node.is_online):
                 return
             time.sleep(_POLL_S)
@@ -205,7 +205,7 @@ class FleetMonitor:
             self._broker[_BROKER_TOPICS[delivery.topic]] = printable(text)
 
     def _row(self, node: FleetNode, kind: Any, usual_ms: Mapping[str, float], now_ns: int) -> dict[str, Any]:
-        """Returns what a node has reported, for the table and for JSON; None for what is not known."""
+        """Returns the values of a node for the table and for JSON; a value that is not known is None."""
         metrics = node.metrics
         problems = [*self._faults(node, now_ns), *_slow(node, usual_ms), *(_unanswered(metrics) if metrics else ())]
         row: dict[str, Any] = {"name": node.name, "state": node.state, "problems": problems, "frames_per_s": None}
@@ -222,7 +222,7 @@ class FleetMonitor:
         return row
 
     def _faults(self, node: FleetNode, now_ns: int) -> Iterator[str]:
-        """Yields what can be wrong with any node."""
+        """Yields the problems that a worker or a vehicle can have."""
         if node.state == "unannounced":
             yield "reports, but the broker has no status of it"
         elif not node.is_online:
@@ -249,14 +249,14 @@ def _read_status(payload: Buffer) -> Announced:
 
 
 def _evict_offline(nodes: dict[str, FleetNode]) -> bool:
-    """Removes a node that left before the start, and returns whether there was one: the broker never forgets one."""
+    """Removes a node that left before the monitor started; returns whether there was such a node."""
     left = (name for name, node in nodes.items() if node.status and not node.is_online and not node.metrics)
     name = next(left, None)
     return name is not None and bool(nodes.pop(name))
 
 
 def _serving(node: FleetNode) -> dict[str, Any]:
-    """Returns what a worker serves, and its load."""
+    """Returns the models, the engine and the load of a worker."""
     load = next(iter(node.load.models.values()), None) if node.load else None
     return {
         "models": [f"{model} {version}" for model, version in node.status.models.items()] if node.status else [],
@@ -277,7 +277,7 @@ def _usual_ms(workers: list[FleetNode]) -> dict[str, float]:
 
 
 def _slow(node: FleetNode, usual_ms: Mapping[str, float]) -> Iterator[str]:
-    """Yields that a worker needs longer for a frame than others with its models."""
+    """Yields a problem if a worker needs longer for a frame than the other workers with its models."""
     own_ms = node.inference_ms
     if own_ms is not None and node.status and node.status.models:
         others_ms = max(usual_ms[model] for model in node.status.models)
@@ -286,7 +286,7 @@ def _slow(node: FleetNode, usual_ms: Mapping[str, float]) -> Iterator[str]:
 
 
 def _unanswered(metrics: WorkerMetrics | VehicleMetrics) -> Iterator[str]:
-    """Yields that many frames get no result, and the outcome that most of them have."""
+    """Yields a problem if many frames get no result, with their most frequent outcome."""
     missed, total = missed_frames(metrics.frames), sum(metrics.frames.values())
     if total < _FEWEST_FRAMES or missed.total() < _UNANSWERED * total:
         return

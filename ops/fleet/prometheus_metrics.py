@@ -1,4 +1,4 @@
-"""The metrics of a fleet for Prometheus, from the reports of its nodes, by the names that the nodes and the rules use."""
+"""The metrics of a fleet for Prometheus, from the reports of its nodes, with the names that nodes and rules use."""
 
 import signal
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ _GAUGES = {
 
 
 class FleetCollector(Collector):
-    """Reads the state of a fleet at each scrape; nodes that are gone or silent are not in it."""
+    """Reads the state of a fleet at each scrape; offline and silent nodes are left out."""
 
     def __init__(self, fleet: FleetMonitor) -> None:
         self._fleet = fleet
@@ -60,8 +60,8 @@ class FleetCollector(Collector):
         yield family(UntypedMetricFamily, "nv_inference_request_success", "Frames answered", answered, *_NODE)
 
 
-def _number(found: Any) -> float | None:
-    number: float | None = found["p95"] if isinstance(found, Mapping) else found
+def _number(value: Any) -> float | None:
+    number: float | None = value["p95"] if isinstance(value, Mapping) else value
     return number
 
 

@@ -27,7 +27,7 @@ class ResultArrivals:
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """The parts of a round trip that are not the link's."""
+    """The parts of a round trip outside the link."""
 
     inference_ms: float
     other_ms: float = 8.0  # Work of vehicle and worker, measured beside the inference, see docs/results/index.md.

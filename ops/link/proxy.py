@@ -67,7 +67,7 @@ class Proxy:
 
     @property
     def is_half_open(self) -> bool:
-        """Whether bytes are discarded now, because the link is half open."""
+        """True if the link is half open now, so that bytes are discarded."""
         after_s = self.spec.half_open_after_s
         return after_s is not None and self.now_s() >= self._set_s + after_s
 
@@ -212,7 +212,7 @@ class Pipe:
             raise
 
     def _discards(self, size: int) -> bool:
-        """Whether these bytes are discarded, and with them all later bytes of this connection; counts them."""
+        """Counts and discards these bytes if the link is or was half open; returns whether they are discarded."""
         self._connection.is_dead |= self._proxy.is_half_open
         if self._connection.is_dead:
             self._proxy.counted["bytes_swallowed"] += size

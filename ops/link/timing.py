@@ -130,5 +130,5 @@ class StreamTiming:
 
 
 def _lomax(draws: Random) -> float:
-    """A random value of mean 1, apart from the cut."""
+    """A random value with a mean of 1 (before its cut)."""
     return min(_JITTER_CUT, (_JITTER_SHAPE - 1) * (math.pow(1 - draws.random(), -1 / _JITTER_SHAPE) - 1))

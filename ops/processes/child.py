@@ -94,12 +94,12 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process still runs."""
+        """True if the process still runs."""
         return self.exit_code is None
 
     @property
     def output(self) -> str:
-        """Its output so far."""
+        """The output of the process so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     @property

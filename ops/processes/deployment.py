@@ -34,7 +34,7 @@ class Deployment(AbstractContextManager["Deployment"]):
         device: str = "cpu",
         flags: Sequence[str] = (),
     ) -> None:
-        """Starts both; `transports` besides MQTT decide which endpoints the worker opens.
+        """Starts the broker and the worker; `transports` besides MQTT decide which endpoints the worker opens.
 
         `broker`: a broker that was started already; None: a Mosquitto of its own. `flags`: further flags of
         `skylane cloud serve`.
@@ -68,7 +68,7 @@ class Deployment(AbstractContextManager["Deployment"]):
         return self.grpc if transport in GRPC_TRANSPORTS else self.http
 
     def endpoint(self, transport: str) -> dict[str, Any]:
-        """Returns the keys of a vehicle's configuration with which it connects over a transport."""
+        """Returns the configuration keys with which a vehicle connects over a transport."""
         address = self.address(transport)
         key = {"broker": address} if transport == MQTT else {"worker_addresses": (address,)}
         return {"transport": transport, **key}

@@ -1,4 +1,4 @@
-"""An engine that gives the answers of a stored model, and takes a fixed time for each image.
+"""An engine that returns the precomputed answers of a stored model, and takes a fixed time for each image.
 
 It stands for a server with a large model, so that several servers can be measured on a machine that has fewer cores. The
 answers are computed in advance by the model itself, for the images that a vehicle will send.
@@ -27,7 +27,7 @@ from shared.models.repository import Repository
 
 _DIGESTS = "digests"  # The array of a file with answers that identifies the images.
 _DIGEST_BYTES = 16
-_TIMEOUT_S = 3600.0  # To compute the answers for one bag.
+_TIMEOUT_S = 3600.0  # Timeout of computing the answers for one bag.
 
 
 class KnownAnswers:
@@ -76,7 +76,7 @@ class KnownAnswers:
 
 
 class FixedTimeEngine:
-    """An engine that looks answers up, and takes the same time for each image."""
+    """An engine that looks up answers, and takes the same time for each image."""
 
     name = "fixed-time"
     device = "cpu"
@@ -104,9 +104,9 @@ class FixedTimeEngine:
 
     def _look_up(self, batch: Images) -> Outputs:
         known = [self._answers.of(image) for image in batch]
-        found = [each for each in known if each is not None]
-        if len(found) == len(batch):
-            return {head: np.stack([each[head] for each in found]) for head in found[0]}
+        answers = [answer for answer in known if answer is not None]
+        if len(answers) == len(batch):
+            return {head: np.stack([answer[head] for answer in answers]) for head in answers[0]}
         if self._model is None:
             self._model = self._open_model()
         return self._model.infer(batch)

@@ -143,7 +143,7 @@ class NullWorkerProcess(Child):
         self.clock = ClockReading(**ready["clock"])
 
     def drain(self, limit_s: float = _STOP_TIMEOUT_S) -> int:
-        """Tells the worker to finish its frames and end, and waits for it; returns the exit code.
+        """Lets the worker finish its frames and end, and waits for it; returns the exit code.
 
         Raises:
             BenchError: it still runs after `limit_s`.

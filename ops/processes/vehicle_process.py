@@ -71,13 +71,13 @@ class VehicleProcess(ChildProcess):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has been ready to play."""
+        """True if the process has reported that it is ready to play."""
         return READY in self.output
 
     def rows(
         self, outcome: Outcome | None = None, *, due_ns: tuple[float, float] | None = None
     ) -> list[dict[str, str]]:
-        """Returns the rows of its latency log so far; empty before the log exists.
+        """Returns the rows of the vehicle's latency log so far; empty before the log exists.
 
         With `outcome`, only rows of this outcome; with `due_ns`, only frames due from the first time to before the second.
         """
@@ -101,13 +101,13 @@ class VehicleProcess(ChildProcess):
             self._process.stdin.write(b"go\n")
 
     def stop(self) -> None:
-        """Sends SIGINT once, so that it drains; a second SIGINT would end it at once."""
+        """Sends SIGINT once, so that the vehicle drains; a second SIGINT would end it at once."""
         if not self._is_asked:
             self._is_asked = True
             self._process.send_signal(signal.SIGINT)
 
     def wait(self, limit_s: float = 120.0) -> int:
-        """Waits until it has ended and returns the exit code.
+        """Waits until the vehicle has ended, and returns its exit code.
 
         Raises:
             VehicleError: it is still running after `limit_s`.
@@ -118,7 +118,7 @@ class VehicleProcess(ChildProcess):
             raise VehicleError(f"{self.name} still runs after {limit_s:g} s: {self.log_tail}") from error
 
     def end(self, limit_s: float = 60.0) -> None:
-        """Stops it and checks that it ends in order.
+        """Stops the vehicle and checks that it ends in order.
 
         Raises:
             VehicleError: it does not end, or with an exit code other than 0.

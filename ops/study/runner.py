@@ -268,14 +268,12 @@ def _search(
         parts.append(part)
         return judge_step(runs[vehicles], vehicles, settings)
 
-    found = search_capacity(step, settings.most)
-    shown = found.vehicles or found.steps[0].vehicles
-    reason = "" if found.is_bounded else f"{settings.most} fit, and more were not tried: raise scenarios.capacity.most"
+    search = search_capacity(step, settings.most)
+    shown = search.vehicles or search.steps[0].vehicles
+    reason = "" if search.is_bounded else f"{settings.most} fit, and more were not tried: raise scenarios.capacity.most"
     measured = _measured_columns(runs[shown], settings, folder / f"{shown}-vehicles")
-    steps = tuple(
-        {"step": number, **asdict(each), "fits": each.fits} for number, each in enumerate(found.steps, start=1)
-    )
-    return RunResult({**row, "capacity_vehicles": found.vehicles, "reason": reason, **measured}, tuple(parts), steps)
+    steps = tuple({"step": number, **asdict(one), "fits": one.fits} for number, one in enumerate(search.steps, start=1))
+    return RunResult({**row, "capacity_vehicles": search.vehicles, "reason": reason, **measured}, tuple(parts), steps)
 
 
 def _measured_columns(run: RunMeasurement, settings: RunLength, folder: Path) -> dict[str, Any]:

@@ -133,24 +133,24 @@ def _dry_run(runner: StudyRunner, variants: ModelVariants, console: Console) -> 
         except SkylaneError as error:
             return f"{_CANNOT_RUN}: {error}"
 
-    found = {}
+    outcomes = {}
     with console.status("opening the models"):
         for cell in pending:
             # Cells that differ only in these open the same model.
             setup = replace(cell.setup, workers=1, fixed_inference_ms=None, cold="")
             reason = absent.get(cell.device)
-            found[cell] = opened(setup, cell.local_model) if reason is None else f"{SKIPPED}: {reason}"
+            outcomes[cell] = opened(setup, cell.local_model) if reason is None else f"{SKIPPED}: {reason}"
     rows = []
     for run in runner.planned:
-        setup, (engine, _, _) = run.cell.setup, found.get(run.cell, DONE).partition(":")
+        setup, (engine, _, _) = run.cell.setup, outcomes.get(run.cell, DONE).partition(":")
         workers = f"{setup.workers} × {setup.model}, {engine}, {setup.device}, batch {setup.batch}"
         rows.append((str(run.order), str(run.repetition), run.cell.name, workers))
     columns = dict.fromkeys(("order", "repetition", "cell", "workers"), "<")
     console.print(result_table(f"{len(rows)} runs in their order", columns, rows))
-    for cell, outcome in found.items():
+    for cell, outcome in outcomes.items():
         if outcome.startswith((_CANNOT_RUN, SKIPPED)):
             console.print(f"{cell.name}: {outcome}", markup=False, highlight=False, soft_wrap=True)
-    return int(any(outcome.startswith(_CANNOT_RUN) for outcome in found.values()))
+    return int(any(outcome.startswith(_CANNOT_RUN) for outcome in outcomes.values()))
 
 
 class ProgressBar:

@@ -35,7 +35,7 @@ class MeasuredBits:
 
 
 def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
-    """Measures how many bits the values of a camera's 16-bit images use; None if there is none, or if one has 8 bits.
+    """Measures how many bits the values of a camera's 16-bit images use; None without images, or if one has 8 bits.
 
     Small values alone do not mean fewer bits, as the scene may be dark. Only clipping is evidence: many pixels have the
     largest value of 10, 12 or 14 bits, hardly any have the values just below it, and none has a higher one.
@@ -82,19 +82,19 @@ class BitDepth:
 
     def measure(self, images: Iterable[Pixels]) -> None:
         """Measures the bits of the camera's first images, if there are any and the bits are not given."""
-        found = measured_bits(images) if self._given is None else None
-        if found is None:
+        depth = measured_bits(images) if self._given is None else None
+        if depth is None:
             return
-        self._measured = found.bits
-        if not found.is_certain:
-            bits = max(12, _fitting(found.largest))  # Later frames of a dark scene may have higher values.
+        self._measured = depth.bits
+        if not depth.is_certain:
+            bits = max(12, _fitting(depth.largest))  # Later frames of a dark scene may have higher values.
             self._note(
                 f"{self._camera}: the number of bits is uncertain, so the 16-bit values are not scaled: the largest of the first "
-                f"frames is {found.largest}; if the camera has {bits} bits, give --bits {bits}"
+                f"frames is {depth.largest}; if the camera has {bits} bits, give --bits {bits}"
             )
-        elif found.bits < 16:
+        elif depth.bits < 16:
             self._note(
-                f"{self._camera}: the values have {found.bits} of 16 bits, as they are clipped at {found.largest}, and are scaled "
+                f"{self._camera}: the values have {depth.bits} of 16 bits, as they are clipped at {depth.largest}, and are scaled "
                 "to the full range; --bits 16 keeps them"
             )
 

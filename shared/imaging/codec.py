@@ -16,7 +16,7 @@ IMAGE_CODECS = PluginTable(
     "image codec",
     "skylane.codecs",
     Entry,
-    {  # By the name in messages.
+    {  # Keys are the names in messages.
         "raw": Entry("shared.imaging.built_in_codecs:RawImages", "edge"),
         "jpeg": Entry("shared.imaging.built_in_codecs:JpegImages", "edge"),
         "png": Entry("shared.imaging.built_in_codecs:PngImages", "edge"),

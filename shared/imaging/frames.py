@@ -34,7 +34,7 @@ class Layout(StrEnum):
 
     @property
     def is_bayer(self) -> bool:
-        """Whether each pixel holds one colour of a 2×2 pattern."""
+        """True if each pixel holds one colour of a 2×2 pattern."""
         return self.startswith("bayer_")
 
     @property

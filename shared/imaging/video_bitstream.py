@@ -1,10 +1,10 @@
-"""Reads what FFmpeg's decoders do not report: lost H.264 frames, and frames that no other frame needs or nobody sees."""
+"""Reads what FFmpeg's decoders do not report: lost H.264 frames, and frames that are not referenced or not shown."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 _HEAD_BYTES = 1 << 16  # Headers come before the image data.
-_UNIT_BYTES = 512  # Of a parameter set or the header of a slice.
+_UNIT_BYTES = 512  # Bytes read of a parameter set or of the header of a slice.
 _HEADERS = 64  # NAL units searched for the first slice; encoders write fewer than ten before it.
 _MAX_UNITS = 4096  # NAL units, for each of which FFmpeg allocates 4 kB; encoders write at most a few hundred slices.
 MAX_VIDEO_PIXELS = 1 << 24  # Of a frame that others refer to: decoders keep up to 16, libvpx also of damaged streams.
@@ -12,7 +12,7 @@ _HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135) 
 _FULL_COLOUR = 3  # chroma_format_idc of 4:4:4.
 _SLICE, _KEY_SLICE, _SEQUENCE, _PICTURE = 1, 5, 7, 8  # H.264, table 7-1.
 _HEVC_SLICES = 32  # Unit types below are slices (H.265, table 7-1).
-_HEVC_KEY_TYPES = 16  # Of the types below, even ones are of pictures to which no picture of the same layer refers.
+_HEVC_KEY_TYPES = 16  # Even types below are pictures to which no picture of the same layer refers.
 _HEVC_FIRST_TYPES = (19, 20)  # The numbers of pictures start again at these.
 
 
@@ -32,7 +32,7 @@ class PacketFacts(NamedTuple):
 
 
 class _Sequence(NamedTuple):
-    """What a sequence parameter set says about the frame numbers of its slices."""
+    """The properties of a sequence parameter set that decide the frame numbers of its slices."""
 
     number_bits: int
     allows_gaps: bool
@@ -53,7 +53,7 @@ class Bitstream:
         self._pictures: dict[int, int] = {}  # Picture parameter set → sequence parameter set.
         self._reference: int | None = None  # Frame number of the last reference frame.
         self._field: tuple[int, int] | None = None  # Frame number and parity of a first field.
-        self._length_bytes = 0  # Of the lengths before the units; 0: units follow start codes.
+        self._length_bytes = 0  # Size of the length field before a unit; 0: units follow start codes.
         extra = extradata or b""
         if extra[:1] == b"\1" and codec in ("h264", "hevc"):  # ISO 14496-15: the layout of MP4 and MKV.
             self._length_bytes = (extra[4 if codec == "h264" else 21 : 22] or b"\3")[0] % 4 + 1

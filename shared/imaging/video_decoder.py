@@ -51,7 +51,7 @@ _TURNS = {90: (0, 1, -1, 0), 180: (-1, 0, 0, -1), 270: (0, -1, 1, 0)}  # Clockwi
 _UPRIGHT = (1, 0, 0, 1)
 _NO_TIME, _LAST_TIME = -1 << 63, 1 << 60
 _SMALL_BYTES = 16  # An MPEG-4 frame without changes.
-_TOLERANCE = 0.02  # Of the elements of a display matrix, relative to the largest.
+_TOLERANCE = 0.02  # Tolerance of the elements of a display matrix, relative to the largest.
 
 
 def most_pixels(context: Any) -> int:
@@ -65,12 +65,12 @@ class UnknownCodecError(SkylaneError):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The result for one packet: a picture, or the reason why there is none."""
+    """The result for one packet: a picture, or the reason why the packet has no picture."""
 
-    index: int  # Of the packet.
+    index: int  # The packet's index.
     pixels: Pixels | None = None  # bgr8, H×W×3, upright, C-contiguous.
     reason: str = ""
-    time: int | None = None  # Of presentation, in the stream's unit; of decoding if it has no other.
+    time: int | None = None  # Presentation time (without one, decoding time) in the stream's unit.
     place: tuple[int, int] = (0, 0)  # Sorts the frames of a stream by their presentation.
 
 
@@ -82,7 +82,7 @@ class _Pending(NamedTuple):
     is_marked: bool  # A key frame according to the file.
     is_key: bool  # A key frame according to its header, if that is known.
     is_disposable: bool  # No other frame needs it.
-    is_pictureless: bool  # No picture of its own is due, if it is no damage.
+    is_pictureless: bool  # An undamaged packet without a picture.
 
 
 def is_whole_jpeg(data: bytes) -> bool:
@@ -119,13 +119,13 @@ class VideoDecoder:
         self._signs = _TURNS.get(angle, _UPRIGHT)
         self.is_turned = False
         self.doubts: tuple[str, ...] | None = None  # None before the first picture.
-        # Of FFmpeg's decoders with one thread a frame, only that of AV1 holds back pictures that are not reordered.
+        # With one thread a frame, only FFmpeg's AV1 decoder holds back pictures that are not reordered.
         self._is_immediate = context.codec.name != "libdav1d"
         self._is_topic = False  # Every packet is a message, which needs a result.
         self._last: Any = av.Packet(b"")  # The packet before.
         self._late = 0  # Pictures that the decoder holds back longer, because it failed when they were due.
         self._broken_at: int | None = None  # A lost packet that later ones need.
-        self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets are lost up to a key frame.
+        self._waiting = "" if context.codec.intra_only else _TOO_EARLY  # Why packets before a key frame are lost.
         self._round = 0  # Times start again where recordings were joined.
         self._last_dts = _NO_TIME
         self._key = self._latest = (

@@ -48,7 +48,7 @@ class Model:
         self._instances: int = getattr(engine, "instances", 1)
         self._notes: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()  # Problems that the warm-up found, one line each.
-        self.output_types: Mapping[str, OutputType] = {}  # By the names of the outputs; empty before the warm-up.
+        self.output_types: Mapping[str, OutputType] = {}  # Keys are the names of the outputs; empty before the warm-up.
         self._tuned_sizes: set[int] = set()
         memory.trim()
 

@@ -31,11 +31,11 @@ def checked_onnx_file(path: Path) -> Path:
                 f"let `skylane model inspect {path.name} --write FOLDER` copy them into one folder",
             )
         return path
-    found = [each for each in sorted(path.iterdir()) if each.suffix.lower() == ".onnx"]
-    if len(found) != 1:
-        raise EngineError(path, f"holds {len(found)} .onnx files: give a folder with one and its weights")
-    weight_files(found[0])
-    return found[0]
+    onnx_files = [each for each in sorted(path.iterdir()) if each.suffix.lower() == ".onnx"]
+    if len(onnx_files) != 1:
+        raise EngineError(path, f"holds {len(onnx_files)} .onnx files: give a folder with one and its weights")
+    weight_files(onnx_files[0])
+    return onnx_files[0]
 
 
 def weight_files(file: Path) -> tuple[str, ...]:

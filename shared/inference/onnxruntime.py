@@ -106,12 +106,12 @@ def tensors_of(session: Any) -> tuple[dict[str, TensorInfo], dict[str, TensorInf
     """Returns the inputs and the outputs of a session by name; a symbolic or unknown dimension is None."""
     inputs, outputs = (
         {
-            each.name: TensorInfo(
-                each.name,
-                _DTYPES.get(each.type),
-                tuple(side if isinstance(side, int) and side > 0 else None for side in each.shape),
+            tensor.name: TensorInfo(
+                tensor.name,
+                _DTYPES.get(tensor.type),
+                tuple(side if isinstance(side, int) and side > 0 else None for side in tensor.shape),
             )
-            for each in tensors
+            for tensor in tensors
         }
         for tensors in (session.get_inputs(), session.get_outputs())
     )

@@ -32,7 +32,7 @@ Shape = Sequence[int | None]  # None stands for a dimension of any size.
 
 MAP_RANK = 4
 CHANNEL_AXES = {AxisOrder.NHWC: 3, AxisOrder.NCHW: 1}
-_EXACT, _ROUNDED, _NO_FIT = 2, 1, 0  # How well the sides of a map fit the height and width of the input.
+_EXACT, _ROUNDED, _NO_FIT = 2, 1, 0  # Degrees to which the sides of a map fit the height and width of the input.
 
 
 def channel_axis(

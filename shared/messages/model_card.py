@@ -13,7 +13,7 @@ from shared.messages.msgpack_reader import MAX_ITEMS, MessageError, Milliseconds
 from shared.task import TASKS, task_named
 
 MAX_TRAINED_ON = 256  # Characters.
-SYNTHETIC_DRIVES = "synthetic drives of Skylane"  # What the models that Skylane builds are trained on.
+SYNTHETIC_DRIVES = "synthetic drives of Skylane"  # The training data of the models that Skylane builds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ModelCard:
 
     @property
     def is_trained_on_synthetic_drives(self) -> bool:
-        """Whether the model says that it was trained on them, and on nothing else."""
+        """True if the card states that the model was trained on synthetic drives alone."""
         return self.trained_on.strip().casefold() == SYNTHETIC_DRIVES.casefold()
 
 

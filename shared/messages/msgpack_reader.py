@@ -134,7 +134,7 @@ _BINARY = (bytes, memoryview)  # Kept as they are; by default, msgspec would als
 _FIELD_PATH = re.compile(r" - at `\$\.([\w.\[\]]+)`\Z", re.ASCII)
 _MISSING = re.compile(r"Object missing required field `(\w+)`", re.ASCII)
 _TEXTUAL = (str, dict, list)  # Types that may contain texts; without a call for the others, frames are read faster.
-_PRINTABLE_LEVELS = 5  # Of lists and maps; the names of a status are on the fifth.
+_PRINTABLE_LEVELS = 5  # Nesting of lists and maps; the names of a status are on the fifth level.
 _PATH_STEP = re.compile(r"[0-9]+|\w+|\.{3}", re.ASCII)  # msgspec writes three dots for a key of a map.
 
 

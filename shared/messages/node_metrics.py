@@ -1,4 +1,4 @@
-"""What a node tells about its last minute: a worker for operators, a vehicle for those who look at the fleet."""
+"""The metrics of the last minute that workers and vehicles publish, for `skylane status` and other viewers."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,7 +13,7 @@ MAX_OUTCOMES = 16
 MAX_REASON = 64  # Characters.
 
 Outcome = Annotated[str, Meta(pattern=r"\A[a-z_]{1,32}\Z", description="an outcome of 1 to 32 of a-z _")]
-_Count = Annotated[int, Meta(ge=0, le=1_000_000)]  # Of a minute, or in flight.
+_Count = Annotated[int, Meta(ge=0, le=1_000_000)]  # Frames in a minute, or in flight.
 _Outcomes = Annotated[Mapping[Outcome, _Count], Meta(max_length=MAX_OUTCOMES)]
 _Totals = Annotated[Mapping[Outcome, Annotated[int, Meta(ge=0, le=1 << 53)]], Meta(max_length=MAX_OUTCOMES)]
 _Seconds = Annotated[float, Meta(ge=0, le=60)]
@@ -22,7 +22,7 @@ _Bytes = Annotated[int, Meta(ge=0, le=1 << 50)]
 
 
 class Quantiles(Struct, frozen=True):
-    """Of the times of a part of the way."""
+    """Quantiles of the durations of one part of a frame's path."""
 
     p50_ms: Milliseconds
     p95_ms: Milliseconds | None  # None: too few frames.
@@ -37,14 +37,14 @@ class WorkerMetrics(Struct, frozen=True):
     """The last minute of a worker."""
 
     session: Name
-    seconds: _Seconds  # The time that the counts are of; less than 60 in the first minute.
+    seconds: _Seconds  # The time that the counts cover; less than 60 in the first minute.
     frames: _Outcomes  # Replies by status.
     queue: Quantiles | None  # Waiting for a decoder and for the engine.
     inference: Quantiles | None
-    cpu_percent: _Percent | None  # Of one core; the worker's process and those of its engines.
+    cpu_percent: _Percent | None  # Percent of one core, for the worker's process and those of its engines.
     memory_bytes: _Bytes | None
     gpu_percent: _Percent | None  # The busiest GPU of the machine.
-    gpu_memory_bytes: _Bytes | None  # In use on all GPUs of the machine.
+    gpu_memory_bytes: _Bytes | None  # Memory in use on all GPUs of the machine.
     totals: _Totals | None = None  # The same as `frames`, since the start of the process.
 
 
@@ -55,8 +55,8 @@ class VehicleMetrics(Struct, frozen=True):
     model: Name
     seconds: _Seconds
     frames: _Outcomes  # Frames that ended, by outcome, as in the latency log.
-    reason: Annotated[str, Meta(max_length=MAX_REASON)]  # The most frequent one of frames without a result.
-    total: Quantiles | None  # From due to the result.
+    reason: Annotated[str, Meta(max_length=MAX_REASON)]  # The most frequent reason of frames without a result.
+    total: Quantiles | None  # Time from due to the result.
     in_flight: _Count
     clock_error_ms: Milliseconds | None  # Error bound of the clock offset to the worker of the latest answer.
     totals: _Totals | None = None  # The same as `frames`, since the start of the run.

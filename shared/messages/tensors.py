@@ -28,9 +28,9 @@ class NumberType(NamedTuple):
 
     dtype: str
     number: int  # TensorFlow's DataType.
-    field: str  # Of a TensorProto.
-    datatype: str  # Of the Open Inference Protocol.
-    contents_field: str | None  # Of its InferTensorContents.
+    field: str  # The name in a TensorProto.
+    datatype: str  # The name in the Open Inference Protocol.
+    contents_field: str | None  # The name in its InferTensorContents.
 
 
 NUMBER_TYPES = (

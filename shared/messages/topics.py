@@ -23,7 +23,7 @@ NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{_NAME_LENGTH}}}")
 NAME_RULE = "1 to 64 of A-Z a-z 0-9 _ -"
 _TRACEPARENT = re.compile("(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
-_RANDOM_BITS = 56  # Of a trace id, by which a share of the traces is chosen (W3C Trace Context, level 2).
+_RANDOM_BITS = 56  # Bits of a trace id that decide whether a trace is sampled (W3C Trace Context, level 2).
 _FRAME_ID = re.compile(rf"({NAME.pattern})/({NAME.pattern})/({NAME.pattern})/([0-9]{{1,18}})")
 
 

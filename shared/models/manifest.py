@@ -156,7 +156,7 @@ class OutputSection(Section):
 
     tensor: str = Field(min_length=1)  # Same names as in the input; the output key of a SavedModel's signature.
     kind: OutputKind
-    axes: AxisOrder | None = None  # Of a segmentation's scores; by default the shape decides.
+    axes: AxisOrder | None = None  # Axis order of a segmentation's scores; by default the shape decides.
 
 
 class BoxOrder(StrEnum):
@@ -329,7 +329,7 @@ class Manifest(Section):
 
     @property
     def has_boxes(self) -> bool:
-        """Whether the scores are those of boxes, not of the whole image."""
+        """True if the scores belong to boxes, not to the whole image."""
         return any(section.kind is OutputKind.BOXES for section in self.outputs.values())
 
     def with_score_threshold(self, score: float) -> Self:

@@ -99,7 +99,7 @@ class Bus(Protocol):
 
 
 class NoBus:
-    """The bus of a worker without a broker: what it publishes reaches nobody, and it receives nothing."""
+    """The bus of a worker without a broker: drops published messages, and receives nothing."""
 
     supports_shared_subscriptions = False
     is_connected = True

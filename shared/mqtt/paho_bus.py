@@ -92,7 +92,7 @@ class MqttBus:
         self._lost_ns: int | None = None  # Time of the last connection loss; None: connected.
         self.handler_errors = 0  # Messages whose handler raised an exception.
         self.link_losses = 0
-        self.lacking = ""  # What the broker lacks, as far as only its replies show it.
+        self.lacking = ""  # The missing features of the broker that only its replies show.
         self._asked: dict[int, tuple[str, int]] = {}  # Topic filters and QoS of subscriptions that have no reply yet.
         self.reconnects = 0
         self._create_context = partial(create_tls_context, address, certificates) if address.tls else None
@@ -276,7 +276,7 @@ class MqttBus:
         self.inflight.subscribed()
         topic_filter, qos = self._asked.pop(mid, ("", 0))
         granted = min((code.value for code in codes), default=qos)
-        if granted < qos and not self.lacking:  # What a broker of MQTT 3.1.1 lacks is announced nowhere else.
+        if granted < qos and not self.lacking:  # A broker of MQTT 3.1.1 announces missing features nowhere else.
             self.lacking = first_connect.LACKING[0x9B]
             _LOG.warning(
                 "broker lacks what is needed", broker=str(self._address), lacking=self.lacking, topic=topic_filter
@@ -353,7 +353,7 @@ class MqttBus:
 
 
 def _lacking(properties: Any) -> str:
-    """Returns what a broker announces (MQTT 5) that it lacks and the nodes need; an empty text if that is nothing."""
+    """Returns the features that nodes need and a broker announces as missing (MQTT 5); empty if nothing is missing."""
     needed = {
         "RetainAvailable": first_connect.LACKING[0x9A],
         "MaximumQoS": first_connect.LACKING[0x9B],
@@ -429,14 +429,14 @@ class InflightMessages:
     def acknowledge(self, mid: int, ack: Ack) -> AckHandler | None:
         """Removes an acknowledged publication and returns its callback."""
         with self._lock:
-            found = self._publications.pop(mid, None)
-            if found is None:
+            publication = self._publications.pop(mid, None)
+            if publication is None:
                 if self._publishing:
                     self._early[mid] = ack
                 return None
-            self._bytes -= found[1]
+            self._bytes -= publication[1]
             self._changed()
-            return found[0]
+            return publication[0]
 
     def subscribing(self) -> None:
         """Counts a subscription that is about to be sent."""

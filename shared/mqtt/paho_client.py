@@ -211,7 +211,7 @@ class MonitoredClient(paho.Client):
         self.loop_stop()
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Extends paho's method: reports received bytes. The end of a connection, which is also read, is none."""
+        """Extends paho's method: reports received bytes, but not the end of a connection, which is also read."""
         received_ns = clock.now_ns()
         code = super().loop_read(max_packets)
         if code is MQTTErrorCode.MQTT_ERR_SUCCESS:

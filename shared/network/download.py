@@ -49,10 +49,10 @@ class RemoteFile:
     url: str  # https, or http for this machine.
     max_bytes: int
     size: int | None = None  # Bytes, if known.
-    sha256: str | None = None  # In hexadecimal, if known; without it an interrupted download starts again.
+    sha256: str | None = None  # Hexadecimal, if known; without it an interrupted download starts again.
     longest_s: float = 6 * 3600.0
     rate_over_s: float = 30.0  # Time over which the rate is measured.
-    timeout_s: float = 30.0  # For connecting, and for each wait for more bytes.
+    timeout_s: float = 30.0  # Timeout of connecting, and of each wait for more bytes.
 
     def __post_init__(self) -> None:
         _check_address(self.url)
@@ -91,14 +91,14 @@ class RemoteFile:
 
 @dataclass(slots=True)
 class _Transfer:
-    """The requests for one file, until all of it is there."""
+    """The requests for one file, until the file is complete."""
 
     source: RemoteFile
     file: BinaryIO
     on_progress: OnProgress
     digest: Any = field(default_factory=hashlib.sha256)
     done: int = 0
-    is_joined: bool = False  # Whether the bytes are of several answers.
+    is_joined: bool = False  # True if the bytes come from several replies.
     _received: int = 0  # Bytes in all,
     _useful: int = 0  # those of the file,
     _measured: int = 0  # and those of the file when the rate was last measured.
@@ -107,7 +107,7 @@ class _Transfer:
 
     def run(self) -> str:
         """Returns the SHA-256 of the whole file."""
-        while block := self.file.read(_BLOCK_BYTES):  # What an earlier call has got.
+        while block := self.file.read(_BLOCK_BYTES):  # The bytes of an earlier call.
             self._count(block)
         self.is_joined = self.done > 0
         found = self._fetch()
@@ -122,7 +122,7 @@ class _Transfer:
         return found
 
     def _fetch(self) -> str:
-        """Asks until all of the file is there; returns its SHA-256."""
+        """Sends requests until the file is complete; returns its SHA-256."""
         # Characters outside of ASCII are sent as UTF-8; a host of such characters is decoded again by urllib.
         address = quote(self.source.url, safe=string.punctuation)
         opener = urllib.request.build_opener(_Handler(self._check_rate), _RedirectHandler(address))
@@ -218,7 +218,7 @@ class _Transfer:
         if size is None:
             return
         if expected is not None and (size > expected or (is_whole and size < expected)):
-            self._restart()  # What has arrived is of another file.
+            self._restart()  # The received bytes belong to another file.
             raise self._error(f"it has {'more than ' * (not is_whole)}{size} bytes, not {expected}")
         if size > most:
             raise self._error(f"it has more than {most / 1e6:g} MB: allow more with --max-mb if that is right")

@@ -10,12 +10,12 @@ from typing import Any
 
 from shared.runtime.open_files import connection_limits, raise_file_limit
 
-_MAX_CLIENTS = 16  # At a time.
-_REQUEST_S = 5.0  # For a client to send its request.
+_MAX_CLIENTS = 16  # Maximum number of clients at a time.
+_REQUEST_S = 5.0  # Time limit for a client to send its request.
 
 
 class BoundedHttpServer(ThreadingMixIn, HTTPServer):
-    """Serves each client in a thread of its own. When full, a newcomer evicts the client that has been slow for longest."""
+    """An HTTP server with a thread per client. When full, a new client replaces the one that has been slow longest."""
 
     daemon_threads = True
     block_on_close = False
@@ -41,7 +41,7 @@ class BoundedHttpServer(ThreadingMixIn, HTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serves a client, for which another one may be evicted: first those that have not sent their request."""
+        """Serves a client; when full, evicts another client, first one that has not sent its request."""
         with self._lock:
             clients = [*self._asking, *self._served]
             if len(clients) >= self._max_clients:

@@ -19,7 +19,7 @@ _PROBE_TIMEOUT_S = 3.0
 
 
 class ProblemKind(StrEnum):
-    """What prevents a connection, as far as one side can see it."""
+    """The problem that prevents a connection, as seen by one side."""
 
     UNREACHABLE = "unreachable"  # Nothing listens there, or the connection breaks.
     NO_REPLY = "no reply"  # It accepts the TCP connection and says nothing.
@@ -242,7 +242,7 @@ _NOT_TLS = (
 
 
 def server_certificate_expiry(address: Address, certificates: Certificates | None, timeout_s: float) -> float:
-    """Returns when the certificate of a server expires, in seconds since 1970, by a handshake of its own.
+    """Returns when the certificate of a server expires, in seconds since 1970, from a separate handshake.
 
     Raises:
         OSError: the server cannot be reached, or the handshake fails (`ssl.SSLError`).
@@ -272,7 +272,7 @@ def accepts_certificate(address: Address, certificates: Certificates, timeout_s:
 
 
 def certificate_holder(file: Path) -> str:
-    """Returns whose certificate a file holds, such as "vehicle car-1", or its common name; empty if it cannot be read."""
+    """Returns the holder of a certificate, such as "vehicle car-1", or its common name; empty if it cannot be read."""
     try:
         x509 = import_module("cryptography.x509")
         certificate = x509.load_pem_x509_certificate(read_file(file))

@@ -163,7 +163,7 @@ class ResourceSampler:
             except ProbeGoneError as error:
                 del self._probes[node]
                 self.remarks.append(f"{node} is no longer sampled: {error}")
-            except OSError as error:  # For example too many open files.
+            except OSError as error:  # An example is too many open files.
                 remark = f"{node} was not sampled at times: {error}"
                 self.remarks += [remark] if remark not in self.remarks else []
         return usages

@@ -46,7 +46,7 @@ class TcpTable:
 
 
 class TcpCount:
-    """Counts the bytes of one process since the first sample, including sockets that have closed meanwhile."""
+    """Counts the bytes of one process since the first sample, including sockets that have closed since then."""
 
     def __init__(self, pid: int, table: TcpTable) -> None:
         self._pid = pid

@@ -36,7 +36,7 @@ class CascadeThresholds:
 
 
 def threshold_problem(c_low: float, c_high: float) -> str | None:
-    """Returns what is wrong with two thresholds; None if they can be used."""
+    """Returns the problem of two thresholds; None if they are valid."""
     if 0 <= c_low < c_high <= 1:
         return None
     return f"c_low {c_low:g} and c_high {c_high:g}: give 0 <= c_low < c_high <= 1, such as 0.1 and 0.9"
@@ -108,7 +108,7 @@ class MeasuredSection(Section):
     metric: str  # mIoU, accuracy or mAP, or an agreement.
     reference_accuracy: float | None = None  # Points: 0 to 100; None if compared with results.
     accuracy: float | None = None  # The same, with gate and cascade.
-    agreement: float | None = None  # In place of both if compared with results.
+    agreement: float | None = None  # Replaces both values above if compared with results.
     loss: float  # The reference's points minus those with gate and cascade.
     loss_bound: float  # Upper confidence bound of the loss on other drives.
     allowed_loss: float  # The value of `--loss`.

@@ -18,7 +18,7 @@ _MILLISECONDS = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,6}))?").fullmatch
 
 
 class Kind(StrEnum):
-    """What the cells of a column hold."""
+    """The type of the cells of a column."""
 
     TEXT = "text"
     FOREIGN_TEXT = "text of others"  # Set by a worker or a plug-in: no formula for a spreadsheet.
@@ -105,10 +105,10 @@ LATENCY = _by_name(
     _of(Kind.INTEGER, "attempts", "batch_size", "bytes_up", "bytes_down"),
     _of(Kind.TIME, *(f"t_{stage}_ns" for stage in _STAGES)),
     _of(Kind.MILLISECONDS, *(f"{stage}_ms" for stage in _MEASURED), "total_ms", "cloud_ms", "crossing_ms"),
-    _of(Kind.SIGNED_MILLISECONDS, "uplink_ms", "downlink_ms", "clock_offset_ms"),  # As a clock can be behind.
+    _of(Kind.SIGNED_MILLISECONDS, "uplink_ms", "downlink_ms", "clock_offset_ms"),  # Negative if a clock is behind.
     _of(Kind.MILLISECONDS, "clock_error_ms", "read_ms", "retry_wait_ms"),
     _of(Kind.INTEGER, "uplink_resolved", "downlink_resolved"),
-    # At the end, so that the other columns keep their places.
+    # New columns stand at the end, so that the other columns keep their places.
     _of(Kind.DECIMAL, "gate_distance", since=_STABLE),
     _of(Kind.INTEGER, "reused_sequence", since=_STABLE),
     _of(Kind.DECIMAL, "local_confidence", since=_STABLE),

@@ -41,7 +41,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
     FAILED = "failed"
     LOST = "lost"  # No reply by the deadline and its grace time.
-    ABORTED = "aborted"  # In flight when the vehicle node died.
+    ABORTED = "aborted"  # The frame was in flight when the vehicle node died.
 
     @property
     def has_result(self) -> bool:
@@ -72,7 +72,7 @@ class LatencyRow:
     read_ns: int = 0
     attempts: int = 0
     retry_wait_ns: int = 0
-    model: str = ""  # As requested; the columns after it describe the model that replied.
+    model: str = ""  # The requested model; the columns after it describe the model that replied.
     model_version: str = ""
     engine: str = ""
     worker: str = ""
@@ -85,7 +85,7 @@ class LatencyRow:
     clock: Offset | None = None
     gate_distance: float | None = None  # Distance to the compared frame; None without a comparison.
     reused_sequence: int | None = None  # The frame whose result this frame got.
-    dispatch: str = ""  # How its worker was chosen: load or group; empty if it was not sent through a broker.
+    dispatch: str = ""  # The choice of its worker, "load" or "group"; empty if it was not sent through a broker.
     local_confidence: float | None = None  # The local model's, 0 to 1; also of frames that were then sent.
     camera_id: str = ""  # The camera in the frame's id, see FrameId; not in the table.
 

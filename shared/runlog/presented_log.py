@@ -1,4 +1,4 @@
-"""The log of outputs: one CSV row per tick, with the output made for it and when it was ready, or why there is none."""
+"""The log of outputs: one CSV row per tick, with its output and when that was ready, or why there is no output."""
 
 import csv
 import os

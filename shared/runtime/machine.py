@@ -31,7 +31,7 @@ def usable_cores() -> int:
 def commit() -> str | None:
     """Returns the commit of the checkout, with "-dirty" if files were changed; None if this is no checkout."""
     name = _git("describe", "--always", "--abbrev=12")
-    # `describe --dirty` always locks the index, and a process killed meanwhile would leave the lock behind.
+    # `describe --dirty` always locks the index; killing that process would leave the lock behind.
     changed = _git("status", "--porcelain", "--untracked-files=no") if name else None
     return f"{name}-dirty" if changed else name
 

@@ -12,11 +12,11 @@ _FEWEST = 4  # Connections without which a server is useless.
 
 
 class OpenFilesError(SkylaneError):
-    """The limit of open files leaves too few for connections."""
+    """The limit of open files leaves too few files for connections."""
 
 
 def raise_file_limit() -> int:
-    """Raises the soft limit to what servers need, within the hard limit of the process; returns the limit that holds."""
+    """Raises the soft limit to what servers need, within the hard limit of the process; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -35,7 +35,7 @@ def connection_limits(wanted: Mapping[str, int], files: int) -> dict[str, int]:
     """
     free = files - max(_OWN, files // _OWN_SHARE)
     limits: dict[str, int] = {}
-    for name, most in sorted(wanted.items(), key=lambda item: item[1]):  # What a small server leaves is for the others.
+    for name, most in sorted(wanted.items(), key=lambda item: item[1]):  # A small server leaves more for the others.
         limits[name] = min(most, free // (len(wanted) - len(limits)))
         free -= limits[name]
         if limits[name] < min(_FEWEST, most):

@@ -8,11 +8,11 @@ from shared.threads import Counts
 FAILURES = Counts()  # Rounds of this process that ended with an exception, by the name of the work.
 
 _LOG = RateLimitedLogger(get_logger("periodic"))
-_MAX_TRACEBACKS = 20  # In the log; later failures have their reason only.
+_MAX_TRACEBACKS = 20  # Maximum number of tracebacks in the log; later failures have their reason only.
 
 
 def run_round(work: str, step: Callable[[], object]) -> bool:
-    """Runs one round of periodic work; logs and counts its exception. Returns whether there was none."""
+    """Runs one round of periodic work; logs and counts its exception. Returns True if there was no exception."""
     try:
         step()
     except Exception as error:  # noqa: BLE001  The next round follows.

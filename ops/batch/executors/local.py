@@ -65,7 +65,7 @@ class _Ready:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A process cannot load the model, and no other could."""
+    """A process cannot load the model; other processes could not either."""
 
     reason: str
 
@@ -75,7 +75,7 @@ _Message = _Ready | _Refusal | BagProgress | BagOutcome
 
 @dataclass(slots=True)
 class _BagProcess:
-    """A process and the bag that it has."""
+    """A process and its current bag."""
 
     process: SpawnProcess
     connection: Connection
@@ -115,7 +115,7 @@ class _Pool:
         self._processes = []
 
     def _assign(self) -> None:
-        """Gives waiting bags to idle processes, and starts processes for the others."""
+        """Passes waiting bags to idle processes, and starts processes for the remaining bags."""
         for member in self._processes:
             if member.is_ready and member.bag is None and self._waiting:
                 member.bag = self._waiting.popleft()
@@ -177,7 +177,7 @@ class _Pool:
 
 
 def _work(connection: Connection, settings: BatchSettings) -> None:
-    """The body of a process: does the bags that it receives, until the connection is closed."""
+    """The body of a process: processes the bags that it receives, until the connection is closed."""
     on_termination_signals(signal.SIG_IGN)  # The parent, which receives them too, kills this process.
     memory.retain()
     cv2.setNumThreads(settings.threads)
@@ -196,7 +196,7 @@ def _work(connection: Connection, settings: BatchSettings) -> None:
 def _do(
     bag: LibraryBag, settings: BatchSettings, model: FrameInference, send: Callable[[BagProgress], None]
 ) -> BagOutcome:
-    """Does one bag: a thread decodes ahead, while this one infers and writes."""
+    """Processes one bag: a thread decodes ahead, while this thread infers and writes."""
     decoded: BoundedQueue[PreparedFrame | BagEnd] = BoundedQueue(_AHEAD)
     stopped = threading.Event()
 

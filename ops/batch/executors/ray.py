@@ -140,7 +140,7 @@ class _StartedBag:
         self._early: dict[int, Row] = {}  # Rows whose predecessors are missing, by position.
 
     def add(self, row: Row, on_progress: Callable[[BagProgress], None]) -> BagOutcome | None:
-        """Writes what can be written now; returns the outcome of the bag at its end."""
+        """Writes the results that are next in order; returns the outcome of the bag at its end."""
         self._early[row.position] = row
         while (due := self._early.pop(self._next, None)) is not None:
             self._next += 1
@@ -153,7 +153,7 @@ class _StartedBag:
         return None
 
     def discard(self) -> None:
-        """Deletes what is not completed."""
+        """Deletes incomplete results."""
         self._writer.discard()
 
 
@@ -236,13 +236,13 @@ def _drive(
 
 
 def _environment(settings: BatchSettings, folder: Path) -> dict[str, str]:
-    """Returns what Ray reads from the environment when it is imported."""
+    """Returns the environment variables that Ray reads when it is imported."""
     if settings.ray_address is not None:
         return {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # A port that is not Ray's is given up after a minute, not 15.
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_idle_worker_killing_time_threshold_ms": "60000",  # A new process for each bag would cost seconds.
-        "RAY_worker_niceness": "0",  # By default, any other program of the machine goes before Ray's.
+        "RAY_worker_niceness": "0",  # Ray's default lets every other program of the machine run first.
         "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "RAY_TMPDIR": str(folder),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # A cluster of one machine, which listens on the loopback interface.

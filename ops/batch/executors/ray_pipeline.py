@@ -66,7 +66,7 @@ def pools(settings: BatchSettings, nodes: Sequence[Mapping[str, float]]) -> Pool
 
 
 def results(bags: Sequence[LibraryBag], settings: BatchSettings) -> Iterator[Row]:
-    """Yields a row for each result, for the end of each bag and for a refusal of the model, in any order; a lost part of a bag leaves rows out.
+    """Yields a row for each result, each end of a bag and a refusal of the model, in any order; lost parts give none.
 
     Raises:
         BatchError: there is no such cluster, it fails as a whole, or see `pools`.
@@ -127,20 +127,20 @@ def _decode(table: Any, settings: BatchSettings) -> Iterator[Any]:
 
 
 class DeathCounter:
-    """An actor that counts the deaths of others at each frame. Ray itself would repeat a frame that kills its actor for ever."""
+    """Counts the deaths of other actors by frame. Ray itself would repeat a frame that kills its actor without end."""
 
     def __init__(self) -> None:
         self._frames: dict[str, tuple[int, int]] = {}  # The frame that each actor infers.
         self._deaths: Counter[tuple[int, int]] = Counter()
 
     def restarted(self, actor: str) -> None:
-        """An actor has died and is started again."""
+        """Records that an actor has died and is started again."""
         frame = self._frames.pop(actor, None)
         if frame is not None:
             self._deaths[frame] += 1
 
     def begin(self, actor: str, frame: tuple[int, int]) -> int:
-        """An actor begins a frame; returns how many died at it."""
+        """Records that an actor begins a frame; returns how many actors died at that frame."""
         self._frames[actor] = frame
         return self._deaths[frame]
 
@@ -163,10 +163,10 @@ class _Inference:
         try:
             self._model = FrameInference(settings)
         except SkylaneError as error:
-            self._refusal = str(error)  # Ray would wrap an exception in pages of its own.
+            self._refusal = str(error)  # Ray would wrap an exception in pages of its traceback.
 
     def __call__(self, table: Any) -> Any:
-        """Replaces prepared frames by their results; the end of a bag passes."""
+        """Replaces prepared frames by their results; passes the end of a bag on."""
         return pa.concat_tables([self._result(row).table() for row in rows(table)])
 
     def _result(self, row: Row) -> Row:

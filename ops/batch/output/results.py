@@ -92,11 +92,11 @@ class ResultWriter:
         )
 
     def discard(self) -> None:
-        """Deletes what is not completed."""
+        """Deletes incomplete results."""
         files, self._files = self._files, None
-        for each in files or ():
+        for file in files or ():
             with suppress(SkylaneError, OSError):  # The files are deleted.
-                each.close()
+                file.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _open(self) -> tuple[MaskTarget, BagTable]:
