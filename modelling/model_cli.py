@@ -114,7 +114,7 @@ def inspect(
     file. The model is run, so inspect trusted files only. Where a file allows several readings, an error names the option
     that decides.
     """
-    from modelling.inspection import inspection  # As in `build`.
+    from modelling.inspection import inspection  # Slow imports, which `--help` does not need.
     from modelling.inspection.output_rule import Options
 
     found = inspection.inspect(
@@ -161,7 +161,7 @@ def run(name: str, image: Path, out: Path, repository: Repository, device: str) 
 
     The result is printed as text and written as PNG files.
     """
-    from modelling.inspection import image_run  # As in `build`.
+    from modelling.inspection import image_run  # See `inspect`.
 
     rgb = read_image_file(image)
     with ModelLoader(repository, Placement(device=device)).open(name) as loaded:
@@ -196,7 +196,7 @@ def evaluate(
     precision, recall and precision by class and size; that of a classifier is accuracy.
     """
     from modelling.evaluation.bag_images import EvaluationSettings
-    from modelling.evaluation.evaluate import evaluate_model  # As in `build`.
+    from modelling.evaluation.evaluate import evaluate_model  # See `inspect`.
 
     with ModelLoader(repository, Placement(device=device)).open(name) as loaded, frame_progress() as progress:
         task = progress.add_task(f"{name} on {bag.name}", total=settings["frames"])
@@ -296,7 +296,7 @@ def verify(ctx: click.Context, names: tuple[str, ...], repository: Repository, d
 
     Without MODEL, all are checked. A converted model must agree with its source, too. The exit code is 1 if a model fails.
     """
-    from modelling.verification import verify as verify_models  # As in `bench`.
+    from modelling.verification import verify as verify_models  # Slow imports, see `bench`.
 
     with progress_console().status("verifying") as status:
         results = verify_models(repository, names, Placement(device=device), status.update)

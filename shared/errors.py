@@ -34,7 +34,7 @@ def install_command(extras: str) -> str:
 
 
 def install_hint(extras: str) -> str:
-    """Returns what a user can do where some extras are missing, as the end of a message."""
+    """Returns the remedy for missing extras, as the end of a message."""
     if PathFinder.find_spec("pip") is None:  # The import hook of setuptools for pip warns once distutils is loaded.
         return f"the container images leave it out and have no pip; use an installation with 'skylane[{extras}]'"
     return install_command(extras) + (", or 'make dev' in the checkout" if IS_CHECKOUT else "")

@@ -63,7 +63,7 @@ def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
 
 @contextmanager
 def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yields a file for writing that takes the place of `path`, also of a link of that name, at the end of the block.
+    """Yields a file for writing that replaces `path`, also a link of that name, at the end of the block.
 
     Nothing is left of it if the block fails. Missing folders are created.
 
@@ -89,7 +89,7 @@ def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterato
 
 
 def open_own(path: Path) -> BinaryIO:
-    """Opens a file for reading and writing, or creates it; never one that has another name, too.
+    """Opens a file for reading and writing, or creates it; refuses a file with a second hard link.
 
     Raises:
         OSError: it is a link or no regular file, or cannot be opened.
@@ -126,7 +126,7 @@ def check_writable(path: Path, flag: str) -> None:
 
 
 def _draft(path: Path, root: Path | None = None) -> Path:
-    """Returns the name of the file that is to take the place of `path`, which it checks; makes the folder."""
+    """Checks `path`, makes its folder, and returns the name of the draft that will replace `path`."""
     make_folder(path.parent, root)
     if path.exists():
         check_file(path)

@@ -161,7 +161,7 @@ def override(section: M, flags: Mapping[str, Any]) -> M:
 
 
 class GroupedCommand(click.Command):
-    """A command whose help lists the options under their headings; those without one come first."""
+    """A command whose help lists the options under their headings; options without a heading come first."""
 
     def __init__(
         self, *arguments: Any, daily: Collection[str] = (), keys: Collection[str] = (), **attributes: Any
@@ -218,7 +218,7 @@ def _show_all(ctx: click.Context, _: click.Parameter, value: Any) -> None:
 
 
 def _number_in(kind: Any, parse: type[float], noun: str, value: Any, *context: Any) -> float:
-    """Returns a number of the range `kind`; the error of another value says what to give."""
+    """Returns a number in the range `kind`; the error for any other value names the valid ones."""
     text = str(value)[:40]
     try:
         number = parse(value)

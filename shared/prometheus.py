@@ -41,7 +41,7 @@ _POLL_S = 0.1
 
 
 def family(kind: type[Metric], name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
-    """Creates a metric with a sample for each combination of the labels, or for each value of the only one."""
+    """Creates a metric with a sample for each combination of labels, or for each value of a single label."""
     made: Any = kind(name, text, labels=labels)  # type: ignore[call-arg]  # Each kind has it, and the method below.
     for key, value in values.items():
         made.add_metric((key,) if isinstance(key, str) else key, value)

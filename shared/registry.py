@@ -84,7 +84,7 @@ class PluginTable(dict[str, Row]):
         return tuple(dict.fromkeys((*self, *others)))
 
     def is_external(self, name: str) -> bool:
-        """Returns whether a name is that of a plug-in of another distribution."""
+        """Returns whether a plug-in of another distribution has this name."""
         return name not in self._built_in and bool(self._registered(name))
 
     def describe(self, name: str) -> str:
@@ -123,7 +123,7 @@ class PluginTable(dict[str, Row]):
 
 
 def require(plugin: str, field: str, value: object, wanted: str, *, is_valid: bool) -> None:
-    """Raises a PluginError if what a plug-in gives is not valid; it names the plug-in, the field and what is wanted."""
+    """Raises a PluginError for an invalid value of a plug-in; it names the plug-in, the field and the valid type."""
     if not is_valid:
         shape = getattr(value, "shape", None)
         shown = f"{getattr(value, 'dtype', '')} of shape {shape}" if shape else f"{value!r:.60}"

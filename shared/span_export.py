@@ -38,7 +38,7 @@ MakeSpans = Callable[["SpanExport"], None]
 
 
 class SpanExport:
-    """Makes the spans of frames that have ended, and sends them, inside a `with` block; logs how many at its end."""
+    """Makes and sends the spans of ended frames inside a `with` block, and logs their number at its end."""
 
     def __init__(self, url: str, service: str, name: str) -> None:
         """`service` and `name` identify the node in the traces."""
@@ -62,7 +62,7 @@ class SpanExport:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Sends what waits, as far as the receiver takes it in two seconds."""
+        """Sends the waiting spans, as many as the receiver accepts in two seconds."""
         self._closed.set()
         self._thread.join(_TIMEOUT_S)
         if self._thread.is_alive():  # The receiver hangs: the thread is left behind.
@@ -89,7 +89,7 @@ class SpanExport:
         links: Sequence[TraceContext] = (),
         problem: str = "",
     ) -> TraceContext:
-        """Makes a span and returns its context. `own`: the ids that it gets; otherwise they are random."""
+        """Makes a span and returns its context. `own`: the ids of the span; None: random ids."""
         if own is None:
             own = TraceContext(parent.trace_id if parent else random.getrandbits(128), random.getrandbits(64))
         self._made.append(
@@ -137,7 +137,7 @@ class SpanExport:
 
 
 class _ShortReplies(requests.Session):
-    """Reads no reply that is long, or may have no end. Keeps why the latest request failed."""
+    """Ignores replies that are long or endless. Keeps the reason of the latest failed request."""
 
     problem = ""
 

@@ -78,7 +78,7 @@ def stage_times(stamps: Iterable[Stamp], node_stages: Iterable[Stage]) -> dict[S
 
 
 def durations_ns(times: Mapping[Stage, int]) -> dict[Stage, int]:
-    """Returns how long each stage took, from one node's times in stage order; they add up to last minus first.
+    """Returns the duration of each stage, from one node's times in stage order; the sum is last minus first.
 
     At the vehicle, RETURNED lasts from SENT, which is the whole time the frame was away.
     """

@@ -110,7 +110,7 @@ class ThreadGroup:
         self.check()
 
     def abandon(self) -> None:
-        """Gives up the threads that still run, because they hang in a library; see `end_process_if_threads_hang`.
+        """Abandons the threads that still run, because they hang in a library; see `end_process_if_threads_hang`.
 
         They get the lowest priority, because a library that loops would take the time of a core from other threads.
         """
@@ -220,7 +220,7 @@ def lower_priority(native_id: int | None = None, niceness: int = 19) -> None:
 
 @contextmanager
 def unchanged_scheduling() -> Iterator[None]:
-    """Gives the calling thread its scheduling back after the block, and the same to threads that the block started.
+    """Restores the calling thread's scheduling after the block, and applies it to threads that the block started.
 
     On Linux, a library that runs as root can make its threads and its caller's real-time ones, which keep all others waiting.
     """

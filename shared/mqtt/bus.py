@@ -1,4 +1,4 @@
-"""The publish/subscribe contract between nodes, and the one of a worker without a broker."""
+"""The publish/subscribe contract between nodes, and the bus of a worker without a broker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """The message that the broker publishes when a node disconnects without saying goodbye."""
+    """The message that the broker publishes when a node's connection ends without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -95,7 +95,7 @@ class Bus(Protocol):
         """Queues a message and returns; `acknowledged` is called with the broker's acknowledgement (QoS 1)."""
 
     def close(self) -> None:
-        """Sends what is queued, as far as the link allows, and disconnects."""
+        """Sends the queued messages, as far as the link allows, and disconnects."""
 
 
 class NoBus:

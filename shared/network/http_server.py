@@ -1,4 +1,4 @@
-"""A small HTTP server for few clients, of which slow and silent ones keep no others out."""
+"""A small HTTP server for few clients, in which slow and silent clients do not block others."""
 
 import socket
 import threading
@@ -84,7 +84,7 @@ class BoundedHttpServer(ThreadingMixIn, HTTPServer):
                     self._end(connection)
 
     def handle_error(self, *_: object) -> None:
-        """Ignores a client that is slow, or has gone."""
+        """Ignores errors of a client that is slow or has disconnected."""
 
     def _forget(self, connection: socket.socket) -> None:
         self._asking.pop(connection, None)

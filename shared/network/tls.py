@@ -124,7 +124,7 @@ def speaks_tls(address: Address) -> bool:
 def tls_problem(
     error: ssl.SSLError, address: Address, certificates: Certificates | None
 ) -> ConnectionProblemError | None:
-    """Returns what is wrong with which certificate and what to do; None if the error is not about certificates."""
+    """Returns the problem of a certificate and its remedy; None if the error is not about certificates."""
     if isinstance(error, ssl.SSLCertVerificationError):
         problem, remedy = _UNTRUSTED.get(
             error.verify_code, (f"is not trusted ({error.verify_message})", _OTHER_AUTHORITY)
@@ -257,7 +257,7 @@ def server_certificate_expiry(address: Address, certificates: Certificates | Non
 
 
 def accepts_certificate(address: Address, certificates: Certificates, timeout_s: float) -> bool:
-    """Returns whether a server accepts this client's certificate, whatever the server's own one is. Sends no data."""
+    """Returns whether a server accepts this client's certificate, without checking the server's. Sends no data."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if certificates.certificate is not None:
