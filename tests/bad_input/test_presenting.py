@@ -74,7 +74,8 @@ def test_a_camera_that_changes_its_size_or_encoding_starts_anew(mosquitto_url: s
         first = max(scene for scene in (0, 5, 15) if scene <= row.tick)
         assert row.source_sequence is None or first <= row.source_sequence <= row.tick
     reasons = [row.reason.partition(":")[0] for row in result.rows]
-    assert reasons[10:15] == ["undecodable"] * 5
+    assert "undecodable" in reasons[10:15]
+    assert set(reasons[10:15]) <= {"undecodable", "skipped"}  # A busy machine skips ticks.
     assert set(reasons) <= {"", "no_result", "camera_changed", "skipped", "undecodable"}
     assert "camera_changed" in reasons
     assert result.manifest["presenting"]["restarts"] == 2
