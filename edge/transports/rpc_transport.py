@@ -262,8 +262,8 @@ class RpcTransport:
                 )
             if connection.name is None:
                 _LOG.info("connected to worker", address=connection.address, worker=name)
-            self.workers.update(name, packed)
             connection.name, connection.problem = name, None
+            self.workers.update(name, packed)  # Last: whoever waits for a worker may send to it at once.
 
     def _worker_name(self, connection: WorkerConnection, status: NodeStatus) -> str:
         """Returns the name of a worker from the echo of a clock probe: a status does not contain it."""

@@ -9,8 +9,7 @@ import pytest
 
 from edge.frame_record import GROUP, Assignment, FrameRecord
 from edge.workers.dispatcher import DISPATCHERS, DispatcherEntry
-from edge.workers.worker_clocks import WorkerClocks
-from edge.workers.worker_directory import WorkerDirectory
+from edge.workers.worker_directory import WorkerWatch
 from ops.processes.null_worker import NullWorkerProcess, NullWorkerSettings
 from tests.pipeline.rig import HEIGHT, WIDTH, Vehicle, connect, count_outcomes, pictures
 
@@ -20,14 +19,13 @@ FRAMES = 8
 class FirstDispatcher:
     """Sends all frames to the first worker by name."""
 
-    def __init__(self, workers: WorkerDirectory, clocks: WorkerClocks) -> None:
-        del clocks
-        self._workers = workers
+    def __init__(self, watch: WorkerWatch) -> None:
+        self._watch = watch
 
     def choose(self, in_flight: Sequence[FrameRecord], now_ns: int, excluded: Collection[str] = ()) -> Assignment:
         """See Dispatcher."""
-        del in_flight, now_ns
-        names = sorted(name for name, _ in self._workers.online() if name not in excluded)
+        del in_flight
+        names = sorted(worker.name for worker in self._watch.online(now_ns) if worker.name not in excluded)
         return Assignment("first", names[0], 1) if names else GROUP
 
 
