@@ -146,6 +146,22 @@ def test_an_interrupted_download_goes_on(tmp_path: Path, entry: dict[str, Any]) 
     assert Repository(tmp_path / "models").find("mine").file().read_bytes() == FILE
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("tiny", "--sha256", "0" * 64), "--sha256 and --labels are for a URL"),
+        (("tiny", "--labels", "street12"), "--sha256 and --labels are for a URL"),
+        (("https://example.com/a.onnx", "--name", "mine", "--sha256", "0" * 63), "give 64 hexadecimal digits"),
+    ],
+)
+def test_an_option_that_does_not_fit_the_source_is_a_usage_error(
+    tmp_path: Path, entry: dict[str, Any], arguments: tuple[str, ...], problem: str
+) -> None:
+    """The catalogue has the hash and the labels of its networks."""
+    assert problem in run(tmp_path, entry, "model", *arguments, code=2)
+    assert not (tmp_path / "models").exists()
+
+
 def test_a_file_whose_outputs_are_not_clear_is_kept(tmp_path: Path, entry: dict[str, Any]) -> None:
     """The message has the command that asks for the missing option."""
     scores = np.random.default_rng(0).normal(size=(1, 5, 64, 64)).astype(np.float32)

@@ -38,6 +38,8 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"features": 7}, "its features are version 7"),
     ({"ages_ms": [200, 100]}, "ages_ms must be above 0 and rise"),
+    ({"ages_ms": [100, 100]}, "ages_ms must be above 0 and rise"),
+    ({"ages_ms": [0, 100]}, "ages_ms must be above 0 and rise"),
     ({"ages_ms": [100]}, "instead of uint8"),
     ({"classes": np.full_like(mask_table().arrays["classes"], 5)}, "classes has values out of range"),
     ({"classes": np.array([mask_table()], object)}, "allow_pickle"),

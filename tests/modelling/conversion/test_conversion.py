@@ -126,3 +126,17 @@ def test_the_command_prints_the_agreement_and_replaces_only_with_force(repositor
     assert "labels equal to segmentation's: " in result.output
     assert "on 2 frames" in result.output
     assert repository.names() == ("segmentation", "segmentation-onnx")
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "name"),
+    [("saved_model", "fp32", "segmentation-saved-model"), ("onnx", "fp16", "segmentation-onnx-fp16")],
+)
+def test_a_new_model_is_named_after_its_format_and_precision(
+    repository: Repository, target: str, precision: str, name: str
+) -> None:
+    """Models of several precisions stand side by side; that of fp32 is named after its format alone."""
+    (repository.root / name).mkdir()
+    arguments = ["convert", "segmentation", "--to", target, "--precision", precision, "--models", str(repository.root)]
+    with pytest.raises(ConversionError, match=f"{name} exists already"):
+        CliRunner().invoke(command, arguments, catch_exceptions=False)

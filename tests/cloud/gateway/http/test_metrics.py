@@ -46,6 +46,16 @@ def test_frames_over_mqtt_and_http_are_counted_together(worker: GatewayWorker) -
     assert samples["skylane_frames_refused_total model=tiny outcome=rejected reason=not_served"] == 1
     assert samples["skylane_calls_total code=415 protocol=http"] == 1
     assert samples[f"skylane_queue_wait_seconds {tiny}"] >= 0
+    for name in (
+        f"frame_seconds_count {tiny}",
+        f"queue_seconds_count {tiny}",
+        "stage_seconds_count model=tiny stage=inferred version=1",
+        f"batch_frames_sum {tiny}",
+    ):
+        assert samples[f"skylane_worker_{name}"] == 2
+    assert sum(value for key, value in samples.items() if key.startswith("skylane_worker_frame_seconds_count")) == 2
+    total_s = samples[f"skylane_worker_frame_seconds_sum {tiny}"]
+    assert total_s == pytest.approx(samples[f"nv_inference_request_duration_us {tiny}"] / 1e6)
     assert samples["skylane_ready"] == 1
     assert samples["process_resident_memory_bytes"] > 0
 
