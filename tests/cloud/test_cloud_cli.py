@@ -110,10 +110,11 @@ def test_invalid_gateway_options_are_reported_before_models_are_loaded(
     assert problem in capsys.readouterr().err
 
 
-def test_a_failed_start_has_a_reason(repository: Path) -> None:
-    """It is the last line of the log."""
-    with pytest.raises(WorkerError, match=r"the worker was not ready: .*no model 'huge'"):
-        Worker("mqtt://127.0.0.1:1", models=repository, model="huge")
+@pytest.mark.parametrize(("flags", "reason"), [([], "no model 'huge'"), (["--help"], "it logged no error")])
+def test_a_failed_start_has_a_reason(repository: Path, flags: list[str], reason: str) -> None:
+    """It is the last line of the log; a worker can also end without one."""
+    with pytest.raises(WorkerError, match=rf"the worker was not ready: .*{reason}"):
+        Worker("mqtt://127.0.0.1:1", models=repository, model="huge", flags=flags)
     assert not [thread for thread in threading.enumerate() if thread.name == "worker-lines"]
 
 

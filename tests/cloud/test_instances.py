@@ -69,11 +69,15 @@ def test_an_engine_that_is_not_reentrant_has_one_instance() -> None:
 
 
 def test_the_placement_sets_the_number_of_instances(workshop: Workshop) -> None:
-    """The batcher starts one thread for each."""
+    """The batcher starts one thread for each; an engine that cannot run as many is refused at the start."""
     workshop.add("m", workshop.graph(lambda scores: tf.argmax(scores, -1)))
-    loader = ModelLoader(workshop.repository, Placement(device="cpu", instances=2))
-    with loader.load(loader.find("m")) as loaded:
-        assert loaded.instances == 2
+    for placement in (Placement(device="cpu", instances=3), Placement(device="cpu", intra_threads=4)):
+        loader = ModelLoader(workshop.repository, placement)
+        with loader.load(loader.find("m")) as loaded:
+            assert loaded.instances == (placement.instances or 2)
+    loader = ModelLoader(workshop.repository, Placement(device="cpu", instances=2), engine="openvino")
+    with pytest.raises(SkylaneError, match="m runs on openvino, one batch at a time"):
+        loader.load(loader.find("m"))
 
 
 @pytest.mark.parametrize(

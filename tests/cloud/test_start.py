@@ -83,15 +83,6 @@ def test_a_repository_without_a_valid_model_ends_the_start(workshop: Any, capsys
     assert "; second: " in last
 
 
-def test_an_error_at_the_start_is_a_json_line(workshop: Any) -> None:
-    """A log collector drops other lines, and with them the reason."""
-    workshop.add("tiny", b"no graph")
-    with serving(workshop.root, "--model", "absent", "--log-format", "json") as worker:
-        last = line(worker, "ended by an error")
-        assert "no model 'absent'" in last.fields["reason"]
-        assert worker.wait()[0] == 1
-
-
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_a_port_in_use_is_reported_before_models_and_broker(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

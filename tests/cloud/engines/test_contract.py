@@ -144,7 +144,8 @@ def test_the_engine_of_one_thread_keeps_its_outputs_in_another_and_closes_twice(
     """The worker loads models in one thread, runs them in another, and encodes masks while the next batch is inferred."""
     engine, form = case
     first, second = tiny_models.noise(2)[:1], tiny_models.noise(2)[1:]
-    model = ModelLoader(models.repository, engine=engine).open(models.name("segmentation", form))
+    loader = ModelLoader(models.repository, engine=engine, warm_up_runs=1)
+    model = loader.load(loader.find(models.name("segmentation", form)))
     masks: list[Any] = []
     thread = threading.Thread(target=lambda: masks.append(model.predict(first)))
     thread.start()

@@ -140,9 +140,13 @@ def test_space_is_freed_by_dropping_the_newest_frames_of_one_vehicle() -> None:
     for request in greedy:
         admission.offer(request)
     assert admission.offer(_request(25, vehicle="a")) == [greedy[9], greedy[8], greedy[7]]
-    too_much = _request(60, vehicle="b")
-    assert admission.offer(too_much) == [too_much]
+    for too_much in (_request(60, vehicle="b"), _request(36, vehicle="b")):
+        assert admission.offer(too_much) == [too_much]
     assert [request.vehicle for request in _drain(admission)] == ["greedy", "a", *["greedy"] * 6]
+    admission, large = Admission(max_bytes=100), [_request(50, vehicle="greedy") for _ in range(2)]
+    for request in large:
+        admission.offer(request)
+    assert admission.offer(_request(50, vehicle="a")) == [large[1]], "both vehicles then have as much"
 
 
 def test_bytes_are_freed_although_the_payload_was_cleared() -> None:

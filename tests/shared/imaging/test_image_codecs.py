@@ -111,6 +111,14 @@ def test_jpeg_rejects_bayer_and_16_bit_layouts(layout: Layout) -> None:
         decode(b"\xff\xd8\xff", "jpeg", layout, (8, 10), LIMITS, layout)
 
 
+@pytest.mark.parametrize(("layout", "target"), [(Layout.RGB8, Layout.MONO8), (Layout.BAYER_RGGB8, Layout.BAYER_BGGR8)])
+def test_an_image_becomes_no_layout_but_its_own_or_colour(layout: Layout, target: Layout) -> None:
+    """The error names the layouts that can be asked for."""
+    pixels = random_image(layout)
+    with pytest.raises(ImageCodecError, match=f"{layout} cannot become {target}: ask for rgb8, bgr8 or {layout}"):
+        decode(encode(pixels, layout, "raw", 85), "raw", layout, pixels.shape, LIMITS, target)
+
+
 def test_jpeg_rejects_too_large_sides() -> None:
     """OpenCV would only write to standard error."""
     with pytest.raises(ImageCodecError, match="65501"):

@@ -51,6 +51,8 @@ def test_a_message_arrives_with_its_mqtt_5_properties(mosquitto_url: str, topic:
         bus.subscribe(f"{topic}/+", 1, inbox.put)
         bus.publish(f"{topic}/a", b"\x00\xff" * 500_000, qos=1, properties=sent)
         received = inbox.next()
+        was_connected = bus.is_connected
+    assert (was_connected, bus.is_connected) == (True, False)
     assert (received.topic, received.payload) == (f"{topic}/a", b"\x00\xff" * 500_000)
     assert received.properties.content_type == sent.content_type
     assert received.properties.response_topic == sent.response_topic

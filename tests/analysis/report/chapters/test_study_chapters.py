@@ -357,7 +357,10 @@ def test_streaming_accuracy_is_shown_against_age_of_studies_that_measured_it(tmp
     (chart,) = (chart for chart in _report(folder).charts() if chart.name == "streaming_cells")
     assert [trace["name"] for trace in chart.traces] == ["no presenter", "warp"]
     assert [trace["x"] for trace in chart.traces] == [[200.0], [190.0]]
-    assert chart.traces[1]["error_y"]["array"] == [0.0]
+    estimate = first["at the tick"]
+    assert chart.traces[0]["error_y"]["array"] == pytest.approx([estimate.high - estimate.value])
+    assert chart.traces[0]["error_y"]["arrayminus"] == pytest.approx([estimate.value - estimate.low])
+    assert chart.traces[1]["error_y"]["array"] == chart.traces[1]["error_y"]["arrayminus"] == [0.0]
 
 
 def test_the_best_cell_is_best_over_all_ticks(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pandas as pd
 
 from analysis.logs.run_log import load_run
 from analysis.report.data import frame_details
-from analysis.report.data.answered_frames import answered_frames, first_due_ns
+from analysis.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns, timed_results
 from tests.support.synthetic_run import CAMERA
 
 
@@ -47,3 +48,17 @@ def test_the_size_of_all_images_is_limited(run: Path) -> None:
     images = frame_details.overlay_images(run, [2, 0, 1], max_bytes=5_000)
     assert next(iter(images)) == 2
     assert len(images) < 3
+
+
+def test_a_group_has_the_results_of_its_run_of_any_origin(gated: Path) -> None:
+    """The share is of all frames that were read; only a worker's results have the durations of all stages."""
+    run = load_run(gated)
+    group = FrameGroup.of_run(run)
+    assert (group.name, group.runs) == (run.name, None)
+    assert group.results.equals(timed_results(run.frames))
+    assert group.answered.equals(answered_frames(run.frames))
+    assert 0 < len(group.answered) < len(group.results) < len(run.frames)
+    assert group.result_share == len(group.results) / len(run.frames)
+    empty = FrameGroup.of_run(replace(run, frames=run.frames[:0]))
+    assert len(empty.answered) == 0
+    assert np.isnan(empty.result_share)
