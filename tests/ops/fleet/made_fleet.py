@@ -56,16 +56,16 @@ def vehicle(bus: Bus, name: str, reason: str = "", **frames: int) -> None:
 
 @contextmanager
 def reporting(url: str, send: Any) -> Iterator[Bus]:
-    """Calls `send(bus)` once in half a second in a thread of its own, during the block."""
+    """Calls `send(bus)`, and again every half a second in a thread of its own, during the block."""
     ended = threading.Event()
     with ExitStack() as stack:
         bus = stack.enter_context(connect(url))
 
         def run() -> None:
-            while not ended.is_set():
+            while not ended.wait(0.5):
                 send(bus)
-                ended.wait(0.5)
 
+        send(bus)
         thread = threading.Thread(target=run)
         thread.start()
         try:
