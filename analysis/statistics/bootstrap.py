@@ -22,6 +22,7 @@ REPLICATES = 1000
 _LAYOUTS = 10  # Number of block layouts; each one serves a tenth of the replicates.
 _MAX_BLOCKS = 1000  # More blocks cost time without improving the intervals.
 _MAX_RANKS = 1024
+_QUIET_LAGS = 5  # Politis and White: max(5, √log₁₀ n), which is 5 for every n below 10²⁵.
 _MIN_VALUES = 4  # The autocorrelation of fewer values is meaningless.
 
 
@@ -49,12 +50,11 @@ def measure_dependence(values: Floats) -> SerialDependence:
 
 def _dependence_of(values: Floats) -> SerialDependence:
     count = len(values)
-    quiet_lags = max(5, math.ceil(math.sqrt(math.log10(count))))
-    max_lag = min(count - 1, math.ceil(math.sqrt(count)) + quiet_lags)
+    max_lag = math.ceil(math.sqrt(count)) + _QUIET_LAGS  # From `count` on, the autocovariance is zero.
     covariance = _autocovariance(values, max_lag)
     insignificant = np.abs(covariance[1:]) < 2 * math.sqrt(math.log10(count) / count) * covariance[0]
-    # The smallest lag followed by `quiet_lags` insignificant ones; lags beyond `max_lag` count as insignificant.
-    quiet = np.convolve(np.append(insignificant, np.ones(quiet_lags)), np.ones(quiet_lags), "valid") == quiet_lags
+    # The smallest lag followed by _QUIET_LAGS insignificant ones; lags beyond `max_lag` count as insignificant.
+    quiet = np.convolve(np.append(insignificant, np.ones(_QUIET_LAGS)), np.ones(_QUIET_LAGS), "valid") == _QUIET_LAGS
     last = int(np.argmax(quiet))
     if last == 0:
         return SerialDependence(1, float(count))

@@ -1,12 +1,18 @@
 """Preparation of frames for a model."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge.config import EdgeConfig
-from edge.pipeline import prepare
+from edge.pacing import FrameQueue
+from edge.pipeline import Pipeline, PreparedImages, prepare
+from edge.reuse.opening import Reuse
+from edge.reuse.step import ReuseStep
+from edge.sinks.writer import SinkWriter
+from shared import clock
 from shared.errors import SkylaneError
 from shared.imaging import geometry, image_codecs
 from shared.imaging.bayer import to_colour
@@ -14,8 +20,13 @@ from shared.imaging.frames import Frame, Layout, Pixels
 from shared.imaging.geometry import Resize
 from shared.imaging.image_codecs import ImageLimits
 from shared.messages.frame import FrameMessage
+from shared.messages.results import ModelResult
+from shared.messages.topics import FRAMES
+from shared.reuse.gate import DifferenceGate, GateSettings
 from shared.stages import Stage
-from tests.edge.samples import CARD, HEIGHT, WIDTH, make_record
+from tests.edge.samples import CARD, HEIGHT, WIDTH, make_frame, make_record
+from tests.edge.vehicle import Vehicle
+from tests.support.memory_bus import MemoryBus
 
 
 def _frame(height: int, width: int, layout: Layout) -> Frame:
@@ -95,3 +106,23 @@ def test_preparation_starts_no_threads() -> None:
     frame = _frame(2 * HEIGHT, 2 * WIDTH, Layout.BAYER_RGGB8)
     prepare(frame, make_record(), CARD, EdgeConfig())
     assert threading.active_count() == before
+
+
+def test_in_an_open_loop_the_gate_sends_frames_until_the_window_is_full(tmp_path: Path) -> None:
+    """A frame without a result waits neither for room nor for the frames before it."""
+    gate = DifferenceGate[ModelResult](GateSettings("mse", 1.0, reuse_frames=100, reuse_ms=10_000.0))
+    with MemoryBus() as bus:
+        car, queue, config = Vehicle(bus, tmp_path, CARD, window=2), FrameQueue(3), EdgeConfig(codec="raw")
+        bus.subscribe(FRAMES.filter(model="tiny"), 1, lambda _: None)
+        car.announce()
+        for index in range(3):
+            frame = make_frame(index)
+            queue.put(car.ledger.begin(frame, clock.now_ns()), frame)
+        queue.close()
+        step = ReuseStep(Reuse(gate, None, {}), car.ledger, SinkWriter([], CARD), CARD, waits_for_room=False)
+        images = PreparedImages()
+        Pipeline(queue, car.window, car.sender, car.ledger, CARD, config, config.want, images, step).run()
+        car.settle()
+        assert car.window.in_flight == 2
+        assert [(row["sequence"], row["reason"]) for row in car.rows()] == [("2", "window")]
+        car.log.__exit__()

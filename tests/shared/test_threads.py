@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from shared.errors import SkylaneError
-from shared.threads import BoundedQueue, ThreadGroup, lower_priority
+from shared.threads import BoundedQueue, ThreadGroup, is_thread_limit, lower_priority
 
 WAIT_S = 60.0
 
@@ -54,6 +54,20 @@ def test_a_fault_has_priority_over_a_thread_that_does_not_end() -> None:
     with pytest.raises(ValueError, match="cause"):
         group.join(0.01)
     stop.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (BlockingIOError("Resource temporarily unavailable"), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("bug"), False),
+        (ValueError("can't start new thread"), False),
+    ],
+)
+def test_only_a_limit_of_the_system_counts_as_one(error: Exception, *, expected: bool) -> None:
+    """The user is asked to raise the limit; any other error is a bug with its traceback."""
+    assert is_thread_limit(error) == expected
 
 
 def test_a_queue_keeps_the_order_until_it_is_closed() -> None:

@@ -67,6 +67,19 @@ def at_frame(number: int, act: Callable[[], object]) -> Watcher:
     return Watcher(on_frame)
 
 
+def test_deaths_are_counted_by_frame() -> None:
+    """A frame that kills every actor is given up, and an actor that is killed once costs no bag."""
+    counter = pipeline.DeathCounter()
+    bad, good = (0, 7), (0, 8)
+    for actor in ("one", "two"):
+        assert counter.begin(actor, good) == 0
+        counter.begin(actor, bad)
+        counter.restarted(actor)
+    counter.restarted("three")  # It died before its first frame.
+    assert counter.begin("one", bad) == 2
+    assert counter.begin("two", good) == 0
+
+
 def test_a_cluster_started_here_gives_the_same_files_and_ends(
     library: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -190,16 +203,3 @@ def test_a_cluster_that_is_too_small_is_refused(settings: dict[str, Any], proble
     asked = BatchSettings.model_validate({"library": tmp_path, "out": tmp_path, "model": "road-tiny"} | settings)
     with pytest.raises(BatchError, match=problem):
         pipeline.pools(asked, [{"CPU": 2}, {"CPU": 3}])
-
-
-def test_deaths_are_counted_by_frame() -> None:
-    """A frame that kills every actor is given up, and an actor that is killed once costs no bag."""
-    counter = pipeline.DeathCounter()
-    bad, good = (0, 7), (0, 8)
-    for actor in ("one", "two"):
-        assert counter.begin(actor, good) == 0
-        counter.begin(actor, bad)
-        counter.restarted(actor)
-    counter.restarted("three")  # It died before its first frame.
-    assert counter.begin("one", bad) == 2
-    assert counter.begin("two", good) == 0

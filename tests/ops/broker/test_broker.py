@@ -1,3 +1,4 @@
+import asyncio
 import getpass
 import os
 import select
@@ -21,6 +22,7 @@ import pytest
 from ops.broker import broker as broker_module
 from ops.broker.broker import Broker, PortInUseError
 from ops.broker.certificate_authority import AUTHORITY_DAYS, CertificateAuthority
+from ops.broker.embedded import PeekableReader
 from ops.broker.mosquitto import BrokerError, MosquittoListener, first_listener
 from shared.errors import MissingExtraError, SkylaneError
 from shared.network.address import Address
@@ -206,6 +208,25 @@ def test_the_embedded_broker_closes_connections_of_other_protocols(embedded_url:
     with socket.create_connection((address.host, address.port), timeout=60) as client:
         client.sendall(first)
         assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 2, 4, 1, 1), (2, 7, 1), (5, 5), (1, 9)])
+@pytest.mark.parametrize(("length", "level"), [(b"\x0a", 4), (b"\x8a\x01", 5), (b"\x8a\x80\x80\x01", 4)])
+def test_a_packet_that_was_looked_at_is_read_again(length: bytes, level: int, sizes: tuple[int, ...]) -> None:
+    """The broker reads it in pieces of any size, of which one may be longer than what was looked at."""
+    packet = b"\x10" + length + b"\0\4MQTT" + bytes([level]) + b"and the rest"
+
+    async def read() -> tuple[int, list[bytes]]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(packet)
+        reader.feed_eof()
+        peekable = PeekableReader(reader)
+        return await peekable.protocol_level(), [await peekable.read(size) for size in (*sizes, 3)]
+
+    found, pieces = asyncio.run(read())
+    assert found == level
+    assert [len(piece) for piece in pieces] == [*sizes, 3]
+    assert packet.startswith(b"".join(pieces))
 
 
 def test_the_embedded_broker_cannot_be_secured(tmp_path: Path) -> None:

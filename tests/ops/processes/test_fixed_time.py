@@ -51,16 +51,18 @@ def test_the_engine_takes_its_time_for_each_image() -> None:
     assert both["scores"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("codec", ["raw", "jpeg"])
-def test_the_answers_of_a_bag_are_those_of_its_images(codec: str, tmp_path: Path) -> None:
-    """The images are the vehicle's, after the codec; a second call reads the file."""
+@pytest.mark.parametrize(("codec", "resize_at"), [("raw", "edge"), ("jpeg", "edge"), ("raw", "cloud")])
+def test_the_answers_of_a_bag_are_those_of_its_images(codec: str, resize_at: str, tmp_path: Path) -> None:
+    """The images are the vehicle's, after the codec, and of the model's size; a second call reads the file."""
     bag = tmp_path / "drive"
-    record(bag, DrivePlan(seed=1, frames=2, width=WIDTH, height=HEIGHT))
-    model, settings = classifier(), PlaybackSettings(bag, tmp_path, "stub", codec, frames=2)
+    record(bag, DrivePlan(seed=1, frames=2, width=WIDTH, height=HEIGHT - 20))
+    model, settings = classifier(), PlaybackSettings(bag, tmp_path, "stub", codec, frames=2, resize_at=resize_at)
     counts: list[int] = []
     file = known_answers_file(settings, model, tmp_path / "answers", counts.append)
     assert counts == [1, 2]
     read = KnownAnswers.read([file])
-    assert all(read.of(image) is not None for image in model_inputs(settings, model))
+    images = model_inputs(settings, model)
+    assert {image.shape for image in images} == {(HEIGHT // 2, WIDTH // 2, 3)}
+    assert all(read.of(image) is not None for image in images)
     assert known_answers_file(settings, model, tmp_path / "answers", counts.append) == file
     assert counts == [1, 2]

@@ -6,7 +6,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from analysis.study.measurement import RunResult
-from analysis.study.study_folder import StudyError, StudyFolder, initial_manifest
+from analysis.study.study_folder import COMPLETE, StudyError, StudyFolder, final_manifest, initial_manifest
 from analysis.study.study_plan import StudyCell, StudyPlan, WorkerSetup, cells, ordered_groups
 from analysis.study.tables import RUN_COLUMNS, write_frames, write_runs
 from ops.study.runner import StudyRunner, missing_devices
@@ -91,8 +91,14 @@ def test_a_failing_cell_does_not_affect_others_and_the_next_run_gets_new_workers
 
     sessions, runner = SimulatedSessions(service_ms), _runner(plan, tmp_path / "study")
     runner.run(sessions.open, {}, RecordingListener())
-    runs = write_runs(runner.folder, [result for _, result in runner.results()])
+    results = [result for _, result in runner.results()]
+    runs = write_runs(runner.folder, results)
     assert list(runs["state"].value_counts().items()) == [("done", 6), ("failed", 2)]
+    begun = initial_manifest(plan, Path(plan_file(tmp_path)), 5, 8)
+    ended = final_manifest(begun, results, COMPLETE)
+    counts = {"done": 6, "skipped": 0, "failed": 2}
+    assert ended == begun | counts | {"state": "complete", "ended_ns": ended["ended_ns"]}
+    assert ended["ended_ns"] >= begun["started_ns"]
     failed = runs[runs["state"] == "failed"]
     assert set(failed["cell"]) == {"saved_model.2-vehicles"}
     assert set(failed["reason"]) == {"the model is not built: run something"}

@@ -14,8 +14,9 @@ from rich.console import Console
 from analysis.logs.audit import audit
 from analysis.logs.run_log import load_run
 from analysis.offloading import throughput_hz
-from analysis.report.chapters.run import unsent
+from analysis.report.chapters.run import stages, unsent
 from analysis.report.content import Caution, Chapter, Chart, ReportContent, ReportTable
+from analysis.report.data.answered_frames import answered_frames
 from analysis.report.data.report_input import load_report_input
 from analysis.report.data.unsent_frames import reuse_ages, savings
 from analysis.report.document import report_of
@@ -107,6 +108,18 @@ def test_stages_are_those_of_frames_answered_by_a_worker(gated_report: ReportCon
     assert sum(float(str(row[5])) for row in table.rows[:-1]) == pytest.approx(100)
 
 
+def test_the_stage_that_grows_in_the_slowest_frames_is_named(gated: Path) -> None:
+    """It need not be the largest one: here the slowest frames waited for their batch."""
+    frames = answered_frames(load_run(gated).frames)
+    wait_ms = 300.0 * (frames["total_ms"].rank(pct=True) > 0.9)
+    slowed = frames.assign(batched_ms=frames["batched_ms"] + wait_ms, total_ms=frames["total_ms"] + wait_ms)
+    (caption,) = (
+        part.caption for part in stages.chapter(slowed).parts if isinstance(part, Chart) and part.name == "shares"
+    )
+    assert "; the largest is inferred, " in caption
+    assert " In the slowest frames, batched has " in caption
+
+
 def test_a_stage_that_few_frames_passed_adds_to_their_time_only(gated: Path, tmp_path: Path) -> None:
     """The local model runs for a frame only if the gate did not reuse a result, or as a fallback."""
     folder = tmp_path / "run"
@@ -141,6 +154,8 @@ def test_the_distances_are_drawn_with_the_threshold(gated: Path) -> None:
     assert sum(reused["y"]) == (load_run(gated).frames["outcome"] == "reused").sum()
     assert max(reused["x"][reused["y"] > 0]) < 22
     assert "sent" in by_name
+    histograms = ("gate_distances", "reuse_ages", "local_confidences")
+    assert {len(trace["y"]) for name in histograms for trace in chart(gated, name).traces} == {40}
 
 
 def test_the_age_of_a_result_counts_from_the_frame_that_it_belongs_to(gated: Path) -> None:

@@ -3,10 +3,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis.logs.run_log import load_run
 from analysis.report.data import frame_details
-from analysis.report.data.answered_frames import FrameGroup, answered_frames, first_due_ns, timed_results
+from analysis.report.data.answered_frames import (
+    FrameGroup,
+    answered_frames,
+    first_due_ns,
+    stage_durations,
+    timed_results,
+)
 from tests.support.synthetic_run import CAMERA
 
 
@@ -62,3 +69,24 @@ def test_a_group_has_the_results_of_its_run_of_any_origin(gated: Path) -> None:
     empty = FrameGroup.of_run(replace(run, frames=run.frames[:0]))
     assert len(empty.answered) == 0
     assert np.isnan(empty.result_share)
+
+
+@pytest.mark.parametrize(
+    ("uplink_ms", "downlink_ms", "is_split"),
+    [
+        (2.0, 1.0, True),
+        (0.0, 1.0, True),
+        (2.0, 0.0, True),
+        (-0.1, 1.0, False),
+        (2.0, -0.1, False),
+        (np.nan, 1.0, False),
+    ],
+)
+def test_the_crossing_is_split_unless_a_direction_is_negative(
+    run: Path, uplink_ms: float, downlink_ms: float, *, is_split: bool
+) -> None:
+    """A transport without clocks measures neither direction, and a wrong clock offset makes one negative."""
+    frames = answered_frames(load_run(run).frames).assign(uplink_ms=uplink_ms, downlink_ms=downlink_ms)
+    durations = stage_durations(frames)
+    assert ("uplink" in durations, "downlink" in durations) == (is_split, is_split)
+    assert ("crossing" in durations) != is_split
