@@ -87,7 +87,8 @@ class ModelBenchResult:
 def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, int, str], None]) -> ModelBenchResult:
     """Runs the comparison.
 
-    Every variant runs once per round, in rotating order. Labels are compared with those of the reference, without batching.
+    Every variant runs once per round, in rotating order. Labels are compared with those of the reference (the model that it
+    was converted from, or the model itself) without batching, and with the bag's true labels if it has them.
 
     Args:
         repository: The model repository.

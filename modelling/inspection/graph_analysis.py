@@ -18,8 +18,8 @@ _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 class GraphAnalysis:
     """A graph with inferred shapes.
 
-    `inputs` and `outputs` are the tensors by their names in a signature. In a bare graph they are empty: every placeholder is
-    an input, and every tensor may be the output.
+    The arguments `inputs` and `outputs` map the names in a signature to tensors. Without them (a bare graph), every placeholder
+    is an input, and every tensor may be the output.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Decodes video packet by packet: every packet becomes a picture, turned upright, or is lost and the reason is given.
+"""Decodes video packet by packet: each packet of a file that is shown, and each message of a topic, becomes an upright
+picture, or is lost and the reason is given.
 
 FFmpeg's decoders conceal damage: they fill what is missing from other frames and return a picture that was never recorded.
 Here the first error ends the trust in the stream: what may depend on the lost packet is lost too, up to the next key frame.
