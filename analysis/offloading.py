@@ -142,7 +142,7 @@ def worth(local: RunLog, remote: RunLog, *, seed: int = 0) -> Verdict:
     """Compares a remote run with a local one, frame by frame; frames are matched by camera and place in the source.
 
     The local run's worker and broker ran on the vehicle. Its median crossing is therefore the time of a broker without a
-    link, and over any other link the remote frames are expected to take (see `analysis.offloading`)
+    link, and over any other link the remote frames are expected to take (see `LinkModel`)
 
         total = (total - crossing) + broker + 2 · delay + 8 · (bytes_up + bytes_down) / bandwidth
 

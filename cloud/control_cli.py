@@ -31,7 +31,7 @@ _RETAINED_TIMEOUT_S = 2.0  # Wait for retained messages, which a broker sends ri
 
 
 class ControlTimeoutError(SkylaneError):
-    """A worker did not reply in time."""
+    """A worker did not reply in time, or did not get the request."""
 
 
 class ControlRefusedError(SkylaneError):
@@ -99,7 +99,8 @@ def ask(bus: Bus, worker: str, request: ControlRequest, timeout_s: float) -> Con
     """Sends a request to a worker and waits for its reply.
 
     Raises:
-        ControlTimeoutError: no reply arrived in time, or the worker does not receive control requests.
+        ControlTimeoutError: no reply arrived in time, the worker does not receive control requests, or the broker refuses
+            the request.
     """
     received: queue.SimpleQueue[ControlReply | Ack] = queue.SimpleQueue()
     reply_topic = topics.REPLIES.of(operator=request.operator, nonce=request.nonce)

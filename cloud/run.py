@@ -74,6 +74,7 @@ def run(config: CloudConfig, resources: Path | None) -> None:
 
     Raises:
         SkylaneError: the worker could not start, or ended with an error.
+        SystemExit: a termination signal came before it served.
     """
     assert config.worker is not None
     if config.addresses:

@@ -177,7 +177,10 @@ class EdgeNode:
         self._stopped.set()
 
     def run(self, on_tick: Callable[[], None]) -> RunCounts:
-        """Plays to the end, or until stopped, and returns the final counts. Calls `on_tick` ten times per second."""
+        """Plays to the end, or until stopped, and returns the final counts. Calls `on_tick` ten times per second.
+
+        Raises the first error of a thread or of the transport that aborts the run.
+        """
 
         def tick() -> None:
             run_round("progress", on_tick)

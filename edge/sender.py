@@ -89,7 +89,7 @@ class Sender:
         return self.liveness is not None and self.liveness.all_unresponsive()
 
     def wait_for_worker(self) -> bool:
-        """Waits for a worker, up to the configured time; returns False if no worker is alive at its end."""
+        """Waits for a worker up to `worker_wait_s`; returns False if none is alive then, and later calls do not wait."""
         if not self.no_worker_alive():
             return True
         wait_until_ns = clock.now_ns() + round(self.worker_wait_s * 1e9)

@@ -37,7 +37,7 @@ class ModelBenchPlan:
     threads: tuple[int, ...] = (0,)  # 0 lets the engine choose.
     batches: tuple[int, ...] = (1,)
     rounds: int = 10
-    frames: int = 8  # The number of frames to compare labels on.
+    frames: int = 8  # The number of frames to compare labels and measure accuracy on.
     truth: str | None = None  # The class of all frames, for a classifier.
 
 
@@ -87,7 +87,8 @@ class ModelBenchResult:
 def bench(repository: Repository, plan: ModelBenchPlan, on_step: Callable[[int, int, str], None]) -> ModelBenchResult:
     """Runs the comparison.
 
-    Every variant runs once per round, in rotating order. Labels are compared with those of the reference, without batching.
+    Every variant runs once per round, in rotating order. Labels are compared with those of the reference (the model that it
+    was converted from, or the model itself) without batching, and with the bag's true labels if it has them.
 
     Args:
         repository: The model repository.
@@ -227,7 +228,7 @@ def _row(
 
 
 def table_lines(result: ModelBenchResult) -> Sequence[tuple[str, ...]]:
-    """Returns the heading and the rows of the result table as text."""
+    """Returns the heading and the rows of the result table as text, with times in milliseconds."""
     has_accuracy = any(row["accuracy"] is not None for row in result.rows)
     has_numbers = not task_named(result.task).has_shape  # The difference of class ids is meaningless.
     heading = ("engine", "thr.", "batch", "min", "median", "p95", "Hz", "ratio", "labels %")

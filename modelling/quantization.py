@@ -144,7 +144,8 @@ def quantise(
     fp16 rounds the weights. int8 quantises convolutions, with activation ranges measured on the calibration frames.
 
     Raises:
-        QuantisationError: the folder exists, or the model is remote, quantised already, or has a fixed batch size.
+        QuantisationError: the folder exists without `replace`, or the model is remote, quantised already, or (int8) has a
+            fixed batch size above 1.
         MissingExtraError: NNCF is not installed.
         SkylaneError: the model cannot be read.
     """

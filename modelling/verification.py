@@ -34,8 +34,9 @@ def verify(
     """Verifies all versions of the named models, or of all models.
 
     The checks are: the file's hash, the tensors match the manifest, two runs on the same images agree, and the labels agree
-    with the reference. The reference is the model it was converted from, or TensorFlow if another engine runs it; the
-    manifest's `agreement_floor` is the required share. `on_model` is called before each model.
+    with the reference; the manifest's `agreement_floor` is the required share. The reference is the model that it was converted
+    from, which must be in the repository, or the model itself, on TensorFlow or else the default engine of the format.
+    `on_model` is called before each model.
 
     Raises:
         SkylaneError: the repository or a model does not exist.

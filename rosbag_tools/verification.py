@@ -1,4 +1,7 @@
-"""Finds the messages of a bag that are damaged, undecodable or implausible, and their position."""
+"""Finds the messages of a bag that are damaged, undecodable or implausible, and their position.
+
+Also finds false statements of the metadata and the index, and topics that cannot be checked.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

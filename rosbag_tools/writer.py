@@ -132,7 +132,10 @@ class BagWriter:
         frame_id: str,
         scores: Sequence[float] | None = None,
     ) -> None:
-        """Writes a `vision_msgs/Detection2DArray` with one hypothesis per box; without `scores`, all scores are 1."""
+        """Writes a `vision_msgs/Detection2DArray` with one hypothesis per box; without `scores`, all scores are 1.
+
+        In ROS 1, a name becomes its number in DETECTED_IDS, and another name -1.
+        """
         header = self._header(topic, stamp_ns, frame_id)
         scored = zip(boxes, [1.0] * len(boxes) if scores is None else scores, strict=True)
         detections = [self._detection(header, box, score) for box, score in scored]

@@ -66,7 +66,7 @@ class ListedFile(Section):
 
     @property
     def cells(self) -> tuple[Text, str, Text]:
-        """The cells of a table: description, megabytes and licence."""
+        """The cells of a table: description, size in 10⁶ bytes, and licence."""
         return Text(self.description), f"{self.size / 1e6:.1f}", Text(self.licence)
 
     def fetch(self, name: str, target: Path) -> None:
@@ -162,7 +162,7 @@ def download(name: str, remote: RemoteFile, target: Path) -> str:
 
 
 def is_there(target: Path, sha256: str) -> bool:
-    """Returns whether a file exists; raises a SkylaneError if its hash is not the given one."""
+    """Returns whether a file exists; raises a SkylaneError if its hash is another, or it cannot be read."""
     if not target.exists():
         return False
     try:

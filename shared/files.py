@@ -39,7 +39,7 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def missing_content(head: bytes) -> str:
-    """Returns why a file that begins with `head` is only a placeholder, to follow its name; empty if it has content."""
+    """Returns why a file that begins with `head` is only a placeholder, as text to follow its name; else an empty text."""
     if head.startswith(b"version https://git-lfs"):
         return "is a pointer of Git LFS, not the file itself: get it with `git lfs pull`"
     return "" if head else "is empty"
@@ -70,7 +70,7 @@ def new_file(path: Path, root: Path | None = None, mode: int = 0o666) -> Iterato
     Args:
         path: The file.
         root: The folder of the run, study or batch: see `make_folder`.
-        mode: Permissions of the file, from which the umask is taken, and what a file of that name does not permit.
+        mode: Permissions of the file. Those that the umask or an existing file of that name lacks are removed.
 
     Raises:
         OSError: it cannot be written, or something other than a writable regular file has its name.
@@ -171,7 +171,7 @@ def file_sha256(path: Path) -> str:
 def tree_sha256(path: Path, *, without: str = "") -> str:
     """Returns the SHA-256 of a file, or of the relative paths and contents of all files in a folder, sorted by path.
 
-    Times, modes and empty folders do not change the hash, nor does the file `without`.
+    Times, modes and empty folders do not change the hash, nor does the file with the relative path `without`.
     """
     if not path.is_dir():
         return file_sha256(path)

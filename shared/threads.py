@@ -155,7 +155,7 @@ class Counts:
 class BoundedQueue(Generic[T]):
     """A bounded FIFO queue between threads, with one or several readers.
 
-    After a reader has ended, writers no longer wait and their items are dropped.
+    After a reader has ended, `put` no longer waits and drops its item.
     """
 
     def __init__(self, size: int) -> None:
@@ -168,7 +168,7 @@ class BoundedQueue(Generic[T]):
         return self._queue.qsize()
 
     def put(self, item: T | None) -> None:
-        """Adds an item; waits while the queue is full."""
+        """Adds an item; waits while the queue is full. None closes the queue."""
         while not self._abandoned.is_set():
             try:
                 self._queue.put(item, timeout=_POLL_S)

@@ -1,4 +1,7 @@
-"""Checks the log of outputs against the latency log: every frame has one tick, with an output or the reason for none."""
+"""Checks the log of a presenter's outputs (`presented.csv`) against the latency log and the manifest.
+
+Every frame has one tick, with an output or the reason for none; ages, sources and counts agree.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

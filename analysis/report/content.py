@@ -40,7 +40,7 @@ class ReportTable:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns; a column with a text is one of texts."""
+        """The columns; a column is one of text if any of its cells is."""
         return tuple(
             Column(heading, any(isinstance(row[index], str) for row in self.rows), self.digits.get(heading))
             for index, heading in enumerate(self.headings)

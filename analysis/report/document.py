@@ -80,7 +80,7 @@ def write_page(report: ReportContent, folders: Sequence[Path], out: Path | None)
 
 
 def report_of(source: ReportInput, tariff: Tariff | None = None) -> ReportContent:
-    """Returns the report of a run, several runs or a study."""
+    """Returns the report of a run, several runs or a study; `tariff` adds the cost (None: that of a study's manifest)."""
     if source.study:
         return _study_report(source.study, tariff)
     return _run_report(source, tariff) if len(source.runs) == 1 else _comparison_report(source, tariff)
@@ -202,7 +202,7 @@ _NOT_SENT_TEXTS = {
 
 
 def run_summary(frames: pd.DataFrame, answered: pd.DataFrame) -> str:
-    """Summarizes a run: its outcomes and the longest stage.
+    """Summarizes a run: its outcomes and the stage that took the most time in all.
 
     `frames` are all frames of the run; `answered` are those answered by a worker with all stage durations.
     """

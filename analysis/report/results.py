@@ -30,8 +30,9 @@ from shared.terminal_table import Table as TerminalTable
 def report_json(source: ReportInput) -> Any:
     """Returns the results as JSON data; values that were not measured are None.
 
-    A run has the keys `outcomes`, `origins`, `workers`, `stages`, `statistics`, `throughput_hz`, `manifest` and `problems`,
-    and `streaming` if true labels were given. Several runs have them in `runs`, with `comparisons` of each run with the first. A study has `manifest`, `runs` and `comparisons` by axis.
+    A run has the keys `name`, `outcomes`, `origins`, `workers`, `stages`, `statistics`, `throughput_hz` and `manifest`, and
+    `streaming` if true labels were given. Several runs have them in `runs`, with `comparisons` of each run with the first. A
+    study has `manifest`, `runs` and `comparisons` by axis. `problems` is always at the top level.
     """
     results = {**_results(source), "problems": [str(problem) for problem in source.problems]}
     # Only Python's JSON has NaN and infinity.

@@ -200,7 +200,7 @@ class LatencyComparison:
 def compare_latencies(
     pairs: Sequence[tuple[LatencySample, LatencySample]], *, in_blocks: bool
 ) -> list[LatencyComparison]:
-    """Compares b with a for each pair; all pairs form one family of tests (see analysis.statistics.comparison).
+    """Compares b with a for each pair; all pairs form one family of tests, see `compare_runs`.
 
     The tested value of a run is the median of its frames. `hedges_g` is the difference of the frames' means in pooled
     standard deviations, with the small-sample factor of Hedges (1981). `hedges_g` and `probability_b_lower` describe

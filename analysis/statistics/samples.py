@@ -21,7 +21,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 def slope(times: Sequence[float], values: Sequence[float]) -> float | None:
     """The median slope of all pairs of samples (Theil 1950, Sen 1968), in units of `values` per unit of `times`.
 
-    Single jumps do not move it. None if there are fewer than two different times.
+    Single jumps do not move it. Of more than 1,000 samples, 1,000 are used, evenly spaced. None if there are fewer than two
+    different times.
     """
     if len(times) < 2:  # A slope needs two points
         return None

@@ -16,7 +16,7 @@ def accuracy_interval(scores: StreamingScores, *, with_missing: bool = False, se
     """Returns the mean IoU with its 95 % interval: a bootstrap over drives, or over blocks of ticks of a single drive.
 
     The blocks are long enough to be nearly independent of each other. The ends are NaN for fewer than three drives or
-    blocks.
+    blocks. `with_missing`: ticks without an output count as wrong; otherwise they are left out.
     """
     groups = _groups(scores, with_missing=with_missing)
     value = scores.accuracy(with_missing=with_missing)
@@ -47,7 +47,7 @@ def margin_interval(
     Drives are resampled, or blocks of a single drive's ticks. The ends are NaN for fewer than three of them.
 
     Raises:
-        ValueError: the drives differ, or the ticks of a single drive.
+        ValueError: the drives differ, or the numbers of ticks of a single drive.
     """
     (own, others), groups = _paired((scores, baseline), with_missing=with_missing, seed=seed)
     return _interval(own[0] - others[0], own[1:] - others[1:], groups)
@@ -62,7 +62,7 @@ def recovered_interval(
     fewer than three of them.
 
     Raises:
-        ValueError: the drives differ, or the ticks of a single drive.
+        ValueError: the drives differ, or the numbers of ticks of a single drive.
     """
     (own, low, high), groups = _paired((scores, floor, ceiling), with_missing=True, seed=seed)
     distance = high - low

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class StampedTopic(Generic[T]):
-    """The messages of a topic by position. Reading them in order costs one pass over the bag, at any length of the bag."""
+    """The readable messages of a topic by position. Reading them in order takes one pass over the bag."""
 
     def __init__(self, bag: Bag, topic: str, decode: Callable[[Message], T]) -> None:
         """Reads the stamps of all messages. `decode` may raise a SkylaneError."""
@@ -60,7 +60,11 @@ class StampedTopic(Generic[T]):
         return self._first.get(stamp_ns)
 
     def read(self, position: int) -> T | None:
-        """Returns the decoded message at a position; None if it cannot be decoded."""
+        """Returns the decoded message at a position; None if it cannot be decoded.
+
+        Raises:
+            EvaluationError: `decode` raised it, or the bag was changed in the meantime.
+        """
         if self._last[0] != position:
             message = self._message(position)
             try:
@@ -93,8 +97,8 @@ class StampedTopic(Generic[T]):
 def positions_of(frames: Sequence[tuple[int, int | None]], stamps_ns: Sequence[int]) -> dict[int, int]:
     """Returns the position of the stored result of each frame, which lacks the frames whose result is not stored.
 
-    Both are in the same order. A drive that is played repeatedly has the same stamps again, so a frame takes the first
-    result of its stamp that comes after that of the frame before.
+    Both are in the same order. A drive that is played repeatedly has the same stamps again, so each result belongs to the
+    first frame of its stamp after the frame of the result before.
 
     Args:
         frames: Sequence number and stamp of the frames with a result.
@@ -117,7 +121,7 @@ def positions_of(frames: Sequence[tuple[int, int | None]], stamps_ns: Sequence[i
 
 @contextmanager
 def opened(path: Path, problem: str) -> Iterator[Bag]:
-    """Opens a bag; `problem` is the begin of the error message.
+    """Opens a bag; `problem` is the beginning of the error message.
 
     Raises:
         EvaluationError: It is missing or cannot be read.
@@ -218,7 +222,7 @@ class RunAccuracy:
 def run_accuracy(run: RunLog, truth: Path, map_file: Path | None = None, *, warm_up: int = 0) -> RunAccuracy:
     """Scores the outputs of a run against the labels in the bag `truth`; `map_file` as in `comparison_for`.
 
-    The ceiling also has the frames of the warm-up.
+    Ticks with a sequence number below `warm_up` are not scored; the ceiling has them, too.
 
     Raises:
         SkylaneError: The run has no stored results or does not name its classes, its task has no streaming accuracy, the

@@ -98,7 +98,10 @@ def presented_outputs(folder: Path) -> OutputsByCamera:
 
 
 def own_outputs(frames: pd.DataFrame) -> OutputsByCamera:
-    """Returns each result as the output that was made for its own frame: the ceiling, if it had taken no time."""
+    """Returns each result as the output of its own frame, with age 0, as if it had taken no time: the ceiling.
+
+    `ready_ns` is the time at which the result arrived.
+    """
     found = frames_with_result(frames)
     found = found.assign(at_ns=result_times_ns)
     return {

@@ -96,7 +96,7 @@ def measure(folder: Path, vehicles: int, warm_up: int, *, every_frame: bool = Fa
 
     Raises:
         LogError: The log of a vehicle cannot be read.
-        RunError: A log has invalid rows, or there is no time in which all vehicles ran.
+        RunError: A log has invalid rows or no frame after the warm-up, or there is no time in which all vehicles ran.
     """
     logs = {f"vehicle-{number}": load_run(folder / f"vehicle-{number}") for number in range(1, vehicles + 1)}
     for log in logs.values():
@@ -193,7 +193,9 @@ VERSIONS = ("skylane", "python", "tensorflow", "numpy", "opencv-python-headless"
 
 
 def resource_usage(path: Path, began_ns: int, ended_ns: int) -> dict[str, float | None]:
-    """Returns mean CPU and maximum memory in a time span, summed over workers, over vehicles and over GPUs.
+    """Returns mean CPU and maximum memory in a time span by column (USAGE_COLUMNS), from a file of resource samples.
+
+    Values are summed over workers, over vehicles and over GPUs.
 
     CPU is in percent of one core, GPU in percent of the time it was busy, memory in 10^6 bytes. A sample describes the
     period since the previous sample and is weighted by the part of this period inside the time span. Values are None
@@ -317,7 +319,8 @@ class _RuleCheck:
 def judge(run: RunMeasurement, settings: ValidityRules) -> ValidityVerdict:
     """Judges a run by the rules of its scenario; the reason has each rule's number, and MLPerf's if it differs.
 
-    A run that is INVALID only for its length also has the number of frames that would satisfy the rule.
+    The reason of an INVALID run has the broken rules only, and for a run that is too short how many times as many frames
+    would satisfy the rule.
     """
     unanswered = len(run.measured) - len(run.results)
     answers = f"{unanswered} of {len(run.measured)} frames unanswered" if unanswered else "all answered"

@@ -123,7 +123,7 @@ class MqttFrontend(Frontend):
         """Starts to receive frames for a model.
 
         Raises:
-            SecondWorkerError: see `open`.
+            SecondWorkerError: see `start`.
             StoppingError: the worker is stopping.
         """
         self._check_alone((model,))

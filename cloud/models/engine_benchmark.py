@@ -69,7 +69,9 @@ def candidates(repository: Repository, stored: StoredModel) -> list[Candidate]:
 
 
 def turns(keys: Sequence[K], number: int) -> list[K]:
-    """Returns the order of `keys` in a round, such that over the rounds each key follows each other one equally often.
+    """Returns the order of `keys` in round `number`, counted from 0.
+
+    In `len(keys)` rounds (in twice as many for an odd number of keys), each key follows each other one equally often.
 
     A run leaves warm caches and spinning threads to the next one, and a simple rotation would leave them always to the
     same one. The order is that of a Williams square: first, last, second, last but one …, rotated by one each round; for

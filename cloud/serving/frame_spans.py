@@ -1,4 +1,7 @@
-"""The spans of a worker's frames: one for the frame, a child of the vehicle's, one for each stage, and one for each batch."""
+"""The spans of a worker's frames, for the share `otel_share` of them.
+
+There is one for the frame (a child of the sender's, if it traces), one for each stage, and one for each batch of several frames.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

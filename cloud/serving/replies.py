@@ -1,7 +1,7 @@
 """Replies: makes the result of an inferred frame; builds, sends, counts and logs the one reply that each frame gets.
 
-Results are made while the next batch is inferred. If none waits, the thread of the engine makes that of the last frame of a
-batch itself.
+Results are made while the next batch is inferred. If no frame waits for inference, the thread of the engine makes the result
+of the last frame of a batch itself.
 """
 
 import threading
@@ -41,7 +41,7 @@ class WorkerFrameLog:
         self._refused = RateLimitedLogger(_LOG)
 
     def replied(self, request: Request, message: ResultMessage) -> None:
-        """Logs the first reply to a session of a vehicle, and every refusal."""
+        """Logs the first reply to a session of a vehicle, and refusals."""
         frame_id = message.id
         session = (frame_id.vehicle, frame_id.session)
         with self._lock:
@@ -163,7 +163,7 @@ class Replier:
         self._answer(request, card, outputs, codec=request.message.options.mask_codec)
 
     def refuse(self, request: Request, status: Status, reason: str) -> None:
-        """Replies without a result; a frame without a readable id is only counted."""
+        """Replies without a result; a frame without a readable id gets no reply, and is counted and logged."""
         if request.id is None:
             self._unreadable.add("unreadable")
             self.log.unreadable(request, reason)
@@ -234,7 +234,7 @@ TRITON_STAGES = {  # The durations in Triton's statistics, and the stages that t
 
 
 def part_ns(durations: Mapping[Stage, int], part: str) -> int:
-    """Returns the duration of one of TRITON_STAGES."""
+    """Returns the duration of one of TRITON_STAGES in nanoseconds."""
     return sum(durations.get(stage, 0) for stage in TRITON_STAGES[part])
 
 
@@ -340,7 +340,7 @@ class Postprocessor:
                 self.process(*item)
 
     def process(self, request: Request, model: Model) -> None:
-        """Processes an inferred frame in the calling thread."""
+        """Processes an inferred frame in the calling thread; an error refuses the frame and is not raised."""
         assert request.message is not None
         assert request.outputs is not None
         begin_ns = clock.now_ns()

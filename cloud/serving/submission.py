@@ -164,11 +164,11 @@ class Submission(Frontend):
         return future
 
     def add_model(self, model: str) -> None:
-        """Accepts frames for a model from now on."""
+        """Makes `put` accept frames for a model again."""
         self._removed -= {model}
 
     def remove_model(self, model: str) -> None:
-        """Refuses frames for a model from now on."""
+        """Makes `put` refuse frames for a model from now on, and removes its cards."""
         self._removed |= {model}
         self.announce()
 
@@ -179,7 +179,7 @@ class Submission(Frontend):
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Refuses new frames; those that were submitted are still served."""
+        """Makes `put` refuse new frames; those that were submitted are still served."""
         self._state = NodeState.STOPPING
         self.announce()
 

@@ -45,12 +45,12 @@ class LocalOutput:
 
 @dataclass(frozen=True, slots=True)
 class LocalResults:
-    """Returns the local model's output for a tick; None if the model failed or is paused."""
+    """Runs the local model when called: returns its output for a tick, or None if it failed or is paused."""
 
     model: LocalModel
 
     def __call__(self, tick: Tick) -> LocalOutput | None:
-        """Runs the model."""
+        """Runs the model on the image of the tick."""
         if not self.model.is_on:
             return None
         model = self.model.model
@@ -176,7 +176,7 @@ def fused_mask(table: FusionTable, age: int, pair: MaskPair) -> Mask:
 
 
 def disagreement(labels: int, pair: MaskPair) -> Disagreement:
-    """Finds the pixels with different classes, and their features."""
+    """Finds the pixels with different classes, and their places in the table. `labels`: the number of classes."""
     remote, local = (picture(mask, pair.geometry) for mask in (pair.moved, pair.local.result))
     height, width = remote.shape
     pixels = np.flatnonzero(remote != local)
@@ -215,7 +215,7 @@ def fused_detections(table: FusionTable, age: int, moved: Detections, local: Det
 
 
 def score_range(scores: npt.NDArray[Any]) -> Indices:
-    """Returns the range of each score in a table of detection."""
+    """Returns the index of each score's range in a table for a detector, 0 to SCORES - 1."""
     return np.minimum((scores * SCORES).astype(np.intp), SCORES - 1)
 
 

@@ -52,7 +52,7 @@ _ABOUT = """\
 
 
 class RerunScene:
-    """See Scene. Images lie below `<camera>/result` and `<camera>/presented`."""
+    """The scene in Rerun, see `edge.sinks.scene.Scene`. Images lie below `<camera>/result` and `<camera>/presented`."""
 
     def __init__(self, recording: rr.RecordingStream, card: ModelCard) -> None:
         self._recording = recording
@@ -102,7 +102,7 @@ class RerunScene:
         return 2 * _ROW_BYTES
 
     def draw_file(self, path: Path) -> None:
-        """Draws a file of the sink.
+        """Adds the content of a file that the sink has written.
 
         Raises:
             SinkError: the file cannot be read.
@@ -117,7 +117,7 @@ class RerunScene:
             raise SinkError(f"{path} cannot be read: {error}") from error
 
     def play(self) -> None:
-        """Makes the page play the drawn frames from the start, at their recorded speed."""
+        """Makes the viewer play the drawn frames from the start, at their recorded speed."""
         self._recording.send_blueprint(
             _blueprint(self._places, rrb.TimePanel(state="collapsed", timeline=_TIME, play_state="playing"))
         )

@@ -34,10 +34,13 @@ _STEADY, _JITTER = 8, 0.1  # The rate is constant after 8 periods that differ by
 
 
 class VideoSource:
-    """The first video stream of a file, upright, with its frame times, as bgr8.
+    """The first video stream of a file, upright, with its frame times, as bgr8. `close` need not be called.
 
     A packet that cannot be decoded costs its own frame and those that depend on it, up to the next key frame at most. Each
     is yielded as an UnreadableFrame with its time.
+
+    Raises:
+        SourceError: the file cannot be played, or `topics` are given.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class VideoSource:
 
     @property
     def frame_count(self) -> int | None:
-        """See FrameSource. None if the file does not contain the number."""
+        """See FrameSource. None if the file does not contain the number, or only a part of it is played."""
         return self._frame_count
 
     @property
@@ -74,10 +77,11 @@ class VideoSource:
         return identity | ({"notes": self._notes} if self._notes else {})
 
     def frames(self) -> Iterator[Frame | UnreadableFrame]:
-        """See FrameSource.
+        """See FrameSource. Frames that an MP4 or AVI file declares and lacks are yielded as UnreadableFrame.
 
         Raises:
-            SourceError: after the last frame, if the file ends before the length that it declares.
+            SourceError: after the last frame, if an MKV or WebM file ends before the length that it declares, or if more
+                than 65,536 frames are missing.
         """
         index = 0
         stamp_ns = -1

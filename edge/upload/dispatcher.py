@@ -36,7 +36,7 @@ class _Job:
 
 
 class UploadDispatcher:
-    """Uploads images; an image that a worker failed to answer goes to another worker."""
+    """Uploads images; an image whose worker was lost goes to another one, up to three workers in all."""
 
     def __init__(
         self, images: Iterable[Path], on_outcome: Callable[[UploadOutcome], None], *, busy_pause_s: float = 0.5
@@ -58,7 +58,7 @@ class UploadDispatcher:
         return dict(self._lost)
 
     def run(self, workers: Mapping[str, Sequence[Callable[[], UploadClient]]]) -> None:
-        """Uploads all images and returns when each has its outcome.
+        """Uploads all images and returns when each has its outcome, a fault if `stop` was called or no worker is left.
 
         `workers`: by address, one function per connection that opens its client.
         """

@@ -112,7 +112,7 @@ class WorkerDirectory:
         self.loads.announced(names["worker"], worker.status.session if worker else None, delivery)
 
     def update(self, name: str, payload: Buffer) -> None:
-        """Processes the packed status of a worker; a malformed one removes the worker."""
+        """Processes the packed status of a worker; a malformed one removes the worker, an outdated one is ignored."""
         with self._condition:
             self._online = None
             try:
@@ -156,7 +156,7 @@ class WorkerDirectory:
             self._condition.notify_all()
 
     def forget(self) -> None:
-        """Removes all workers after a reconnect: the broker sends the current statuses again."""
+        """Removes all workers and their failures after a reconnect, and records its time; the broker sends all statuses again."""
         with self._condition:
             self._workers.clear()
             self._online = None
@@ -185,7 +185,7 @@ class WorkerDirectory:
             return self._last_failure_ns()
 
     def failures(self) -> Failures:
-        """Returns the losses that concern frames in flight."""
+        """Returns the losses that concern frames in flight, without `unresponsive` and `on_trial`."""
         with self._condition:
             return Failures(self._last_failure_ns(), self._reconnected_ns, dict(self._ended))
 
@@ -338,7 +338,7 @@ class LivenessMonitor:
     _pinged_ns: int = field(default=0, init=False)
 
     def all_unresponsive(self) -> bool:
-        """Returns whether all workers hang; False while any of them has never echoed a probe, as it may just be slow."""
+        """Returns whether all workers hang; False without workers, or while one of them has never echoed a probe."""
         now_ns, unresponsive_after_ns = clock.now_ns(), round(self.unresponsive_after_s * 1e9)
         latest_ns = _latest_sign_ns(self.watch.online(now_ns))
         if not latest_ns or now_ns - latest_ns < unresponsive_after_ns:

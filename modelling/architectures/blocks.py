@@ -85,7 +85,10 @@ class RandomPhase(keras.layers.Layer):  # type: ignore[misc]  # Keras has no typ
 
 
 class PooledPhases(keras.layers.Layer):  # type: ignore[misc]  # Keras has no type hints.
-    """Computes the mean of each channel over the whole image, N×1×1×C, and repeats it for its 4**splits phases."""
+    """Computes the mean of each channel over the whole image, and repeats it for each of its 4**splits phases.
+
+    N×H×W×C, where N counts the phases of all images, becomes N×1×1×C.
+    """
 
     def __init__(self, splits: int, **options: Any) -> None:
         super().__init__(**options)

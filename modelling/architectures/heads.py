@@ -11,7 +11,8 @@ def lr_aspp(blocks: BlockBuilder, features: Features, classes: int, *, width: in
     """Builds lite reduced ASPP (Howard et al. 2019, section 6.4), extended to half the image's size.
 
     The paper's head ends at an eighth, where poles and persons are a few pixels wide. Here, finer maps of the trunk
-    are added to it in three steps: at an eighth, a quarter and half of the size. `thinned` is the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
+    are added to it in three steps: at an eighth, a quarter and half of the size. `width` is the number of its first channels,
+    `thinned` the parameter with which the trunk was built. Returns scores N×H/2×W/2×classes.
     """
     quarter = quarter_features(blocks, features, width=width, sixteenth=thinned)
     half = _half_features(blocks, features, quarter, channels=24)

@@ -101,7 +101,7 @@ def end_to_end_sections(
 
 
 def derived_manifest(source: Manifest, labels: Labels | None, changes: Mapping[str, Any]) -> Manifest:
-    """Returns `source` with `changes`, and with its labels written out."""
+    """Returns `source` without engine, signature, agreement and confidence, with `changes` and with `labels` written out."""
     document = source.model_dump(mode="json", exclude_none=True, exclude=_NOT_INHERITED) | dict(changes)
     if labels is not None:
         named = zip(labels.names, labels.colours, strict=True)

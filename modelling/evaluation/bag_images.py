@@ -97,7 +97,8 @@ def images_with_boxes(
 def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
     """Clips boxes N×5 (class, x1, y1, x2, y2) to an image.
 
-    Returns the boxes to train on or to count, and those that are too small or mostly outside.
+    Returns the boxes to train on or to count, and those that are too small or mostly outside; both without those that are
+    completely outside.
     """
     low, high = np.maximum(rows[:, 1:3], 0), np.minimum(rows[:, 3:], (width, height))
     visible = np.prod(np.maximum(high - low, 0), axis=1)
@@ -108,7 +109,7 @@ def split_boxes(rows: Floats, height: int, width: int) -> tuple[Floats, Floats]:
 
 
 class TrueBoxes:
-    """Converts the true boxes of frames to the classes of a detector, and counts those of other classes."""
+    """Converts the true boxes of frames to the classes of a detector; counts all boxes, and those of other classes."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """`names` are those of the classes. A box has the class of its name, or of the group of its name in OBJECTS."""
@@ -153,7 +154,7 @@ def corners(boxes: Sequence[Box]) -> Floats:
 
 
 def in_input(found: Detections, geometry: Geometry) -> Detections:
-    """Returns objects in pixels of the source of `geometry` in pixels of the input."""
+    """Converts objects from pixels of the source of `geometry` to pixels of its target, the model's input."""
     return Detections(to_target(found.boxes, geometry), found.class_ids, found.scores)
 
 
@@ -204,6 +205,8 @@ def prepared(pixels: Pixels, layout: Layout, card: ModelCard) -> tuple[npt.NDArr
 
 def prepared_images(path: Path, card: ModelCard, count: int, *, with_grey: bool = True) -> list[npt.NDArray[np.uint8]]:
     """Returns the first readable images of a bag as uint8 H×W×3 in a model's size and channel order, at most `count`.
+
+    The images are those of all cameras; without `with_grey`, mono8 images are left out.
 
     Raises:
         SkylaneError: the bag cannot be read, or has no such image.

@@ -1,4 +1,4 @@
-"""Makes a fusion file from drives, and judges it on others."""
+"""Makes the table of a fusion file (see `edge.presenting.fusion_table`) from drives, and judges it on others."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +28,7 @@ _SLOWER = 3  # A drive is also seen as a camera of a third of its rate sees it.
 class TuneFusionSettings:
     """The settings of a measurement."""
 
-    every: int = 3  # Ticks between two that are counted.
+    every: int = 3  # One tick in so many is counted.
     local_side: int | None = None  # See `modelling.fusion.recording.coarse`.
     recording: EvaluationSettings = field(default_factory=EvaluationSettings)
 
@@ -38,7 +38,8 @@ def tune_fusion(
 ) -> FusionTable:
     """Makes a table from recordings, and judges it on other ones if any are given.
 
-    Ages that the camera's rate does not have are left out.
+    Recordings are bags with true labels or boxes, or without them for a comparison with the results of `reference`. Ages that
+    the camera's rate does not have are left out.
 
     Raises:
         SkylaneError: a recording cannot be read, is given twice, or lacks the truth, or the models do not fit.

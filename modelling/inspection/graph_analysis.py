@@ -18,8 +18,8 @@ _PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 class GraphAnalysis:
     """A graph with inferred shapes.
 
-    `inputs` and `outputs` are the tensors by their names in a signature. In a bare graph they are empty: every placeholder is
-    an input, and every tensor may be the output.
+    The arguments `inputs` and `outputs` map the names in a signature to tensors. Without them (a bare graph), every placeholder
+    is an input, and every tensor may be the output.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class GraphAnalysis:
         self._named_outputs = [self._tensor(name, node) for name, node in (outputs or {}).items()]
 
     def outputs(self) -> list[Tensor]:
-        """Returns the outputs that depend on an image and not on the truth: in a bare graph its ends, the last first."""
+        """Returns the outputs that depend on an image and not on true labels: in a bare graph its ends, the last first."""
         ends = self._named_outputs or self._inner(lambda tensor: not tensor.consumers())[::-1]
         return self._after_images(ends)
 
     def inner_outputs(self) -> list[Tensor]:
-        """Returns the integer tensors inside a bare graph that may be class ids: those of an arg max, and the last, first."""
+        """Returns the integer tensors inside a bare graph that may be class ids: first those of an arg max, each the last first."""
         if self._named_outputs:
             return []
         inner = self._inner(lambda tensor: tensor.consumers() and tensor.dtype.is_integer)
@@ -65,7 +65,7 @@ class GraphAnalysis:
     def other_inputs(
         self, image: Tensor, outputs: Iterable[Tensor]
     ) -> tuple[dict[str, bool | int | float], tuple[Tensor, ...], list[str]]:
-        """Returns the constants for the other placeholders, the placeholders that are not needed, and notes."""
+        """Returns the constants for the other inputs by name, the inputs on which no output depends, and notes."""
         needed = reachable(self._definition, [each.node for each in outputs])
         notes: list[str] = []
         constants = self._constants(image, needed, notes)
@@ -112,7 +112,7 @@ class GraphAnalysis:
 
     def _after_images(self, tensors: Iterable[Tensor]) -> list[Tensor]:
         dependents = self._dependent(filter(is_image, self.inputs))
-        # The truth is a placeholder that is neither an image nor a scalar.
+        # True labels are a placeholder that is neither an image nor a scalar.
         training = self._dependent(each for each in self.inputs if each.shape != () and not is_image(each))
         return [each for each in tensors if node_of(each.node) in dependents - training]
 

@@ -119,7 +119,7 @@ def image_sides(shape: tuple[int | None, ...], axes: AxisOrder) -> tuple[int | N
 
 
 def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None]) -> tuple[str, str]:
-    """Returns the operation that gives an output its meaning, and the tensor that it computes.
+    """Returns the operation that gives an output its meaning (empty if unknown), and the tensor that it computes.
 
     Args:
         output: The name of a tensor.
@@ -142,7 +142,10 @@ def last_operation(output: str, producer: Callable[[str], tuple[str, str] | None
 
 
 def first_arithmetic(image: str, uses: Callable[[str], Sequence[Step]]) -> tuple[str, float] | None:
-    """Returns the first arithmetic with a constant after an input: "multiplies", "divides" or "shifts", and the value."""
+    """Returns the first arithmetic with a constant after an input, and its largest constant; None if none was found.
+
+    The arithmetic is "multiplies", "divides" or "shifts", or of a batch normalisation "shifts and divides".
+    """
     for _ in range(_MAX_STEPS):
         used = [step for step in uses(image) if step.operation.lower() not in ("shape", "shapeof", "noop")]
         if len(used) != 1 or not used[0].outputs:

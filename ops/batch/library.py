@@ -1,6 +1,6 @@
 """Finds the recordings of a library, a folder of any depth, and lists its other content.
 
-A recording is a bag, a video file or a folder of images.
+A recording is a bag, a video file or a folder of images; all of them are called bags here.
 """
 
 import hashlib
@@ -53,10 +53,10 @@ class Library:
 
 
 def scan(folder: Path, out: Path) -> Library:
-    """Lists the bags below a folder without opening them; `out`, the folder of the results, is left out.
+    """Lists the recordings below a folder without opening them; `out`, the folder of the results, is left out.
 
-    A folder with a metadata.yaml is a bag, as is a .bag, .mcap or .db3 file; a folder that directly has images is a
-    recording, unless its name says that they are labels or distances. A recording can also be given by itself. Links are
+    A folder with a metadata.yaml is a bag, as is a .bag, .mcap or .db3 file; a video file is a recording, and so is a folder that
+    directly has images, unless its name says that they are labels or distances. A recording can also be given by itself. Links are
     not followed: what they lead to inside the library is found at its own place.
 
     Raises:

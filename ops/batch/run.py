@@ -42,7 +42,7 @@ class BatchWatcher(Protocol):
 
 @dataclass(slots=True)
 class BatchResult:
-    """Called at the end of a batch."""
+    """The result of a batch: rows of the table, and bags by outcome."""
 
     frames: int = 0  # Rows of the table.
     done: list[str] = field(default_factory=list)  # Bags of this run.

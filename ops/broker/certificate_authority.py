@@ -139,7 +139,9 @@ class CertificateAuthority:
         return self._sign(name, role, [identity], ExtendedKeyUsageOID.CLIENT_AUTH, days)
 
     def renew_crl(self, days: int | None = None) -> datetime:
-        """Signs the revocation list again and returns when it expires: after `days`; None: never earlier than before.
+        """Signs the revocation list again and returns when it expires: after `days`, but not after the authority.
+
+        None: after CRL_DAYS, or when the old list expires, whichever is later.
 
         Raises:
             AuthorityError: the existing list is damaged.

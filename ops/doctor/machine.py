@@ -136,7 +136,10 @@ def clock_synchronisation() -> Iterator[Check]:
 
 
 def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
-    """Checks the manifests of the models that a node loads, the hashes of their files, and that an engine reads them."""
+    """Checks the manifests of the models that a node loads, the hashes of their files, and that an engine reads them.
+
+    Models are skipped once this has taken three seconds.
+    """
     names: Sequence[str]
     try:
         if isinstance(config, CloudConfig):
@@ -175,7 +178,7 @@ def models(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
 
 
 def ports(config: EdgeConfig | CloudConfig) -> Iterator[Check]:
-    """Checks that the servers of a node can listen, with their certificate and tokens."""
+    """Checks that the servers of a node can listen, and that their certificates and tokens can be used."""
     if isinstance(config, EdgeConfig):
         yield from _ports_of_vehicle(config)
         return

@@ -131,10 +131,11 @@ def known_answers_file(
 ) -> Path:
     """Returns the file with a model's answers for the bag's frames as a vehicle sends them; computes it if it is missing.
 
-    The file in `folder` is named after the bag, the model's hash and the codec, so that it is never used for other images.
+    The file in `folder` is named after the bag's name, the number of frames, codec, quality, resize and the model's hash. Bags
+    of one name need folders of their own.
     """
-    name = f"{settings.bag.name}-{settings.frames}-{settings.codec}-{model.card.sha256[:12]}.npz"
-    file = folder / name
+    encoding = f"{settings.codec}-{settings.quality}-{settings.resize or model.card.resize}-{settings.resize_at}"
+    file = folder / f"{settings.bag.name}-{settings.frames}-{encoding}-{model.card.sha256[:12]}.npz"
     if not file.exists():
         KnownAnswers.compute(model, model_inputs(settings, model), on_image).write(file)
     return file

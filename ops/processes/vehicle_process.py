@@ -20,9 +20,10 @@ class VehicleError(SkylaneError):
 
 
 class VehicleProcess(ChildProcess):
-    """`skylane edge play`; sends when the constructor returns, killed when the block ends.
+    """A process of `skylane edge play`, which is killed when the `with` block ends.
 
-    Its run is in `folder`, its output in `folder.log`.
+    It plays once the constructor has returned, or with `waits_for_go` after `go()`. Its run is in `folder`, its output in
+    `<folder>.log`.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class VehicleProcess(ChildProcess):
         return [row for row in rows if outcome in (None, row["outcome"])]
 
     def closed(self, outcome: Outcome | None = None) -> int:
-        """Returns the number of rows so far, or of rows with `outcome`."""
+        """Returns the number of rows of the latency log so far, or of its rows with `outcome`."""
         path = self.folder / CSV_NAME
         log = path.read_bytes() if path.exists() else b""
         return max(0, log.count(b"\n") - 1) if outcome is None else log.count(f",{outcome.value},".encode())

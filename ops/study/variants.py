@@ -41,7 +41,10 @@ class ModelVariants:
     """Finds the models of cells and makes missing formats and precisions."""
 
     def __init__(self, models: Path, built: Path, *, makes_missing: bool = True) -> None:
-        """`models` is the user's repository; `built` is the folder for models made here, if `makes_missing`."""
+        """`models` is the user's repository; `built` is the folder for models made here.
+
+        Without `makes_missing`, nothing is made, and `find` returns where a missing model would be.
+        """
         self._models = Repository(models)
         self._built = built
         self._makes_missing = makes_missing
@@ -70,10 +73,13 @@ class ModelVariants:
             )
 
     def find(self, setup: WorkerSetup) -> ModelVariant:
-        """Returns a model that the engine of the setup can read, with a variable batch size if `batch` is above 1.
+        """Returns a model that the engine of the setup can read, and makes it if necessary.
+
+        If `batch` is above 1, a trained model of `modelling.recipes` is made with a variable batch size.
 
         Raises:
-            ModelMissingError: The model is missing, or has another format or precision and cannot be converted.
+            ModelMissingError: The model is missing, has another format or precision and cannot be converted, or making it
+                failed.
         """
         name = setup.model
         self.check((setup,))
@@ -97,7 +103,7 @@ class ModelVariants:
         return self._convert(source, form, setup, manifest)
 
     def engine(self, setup: WorkerSetup) -> str | None:
-        """Returns the engine that a setup or its model names; None for the default of the format."""
+        """Returns the engine of a setup, or that of its model if it reads the format; None for the default of the format."""
         manifest = self._models.find(setup.model).manifest
         form = manifest.format if setup.format == OWN_FORMAT else setup.format
         return setup.engine or (manifest.engine if manifest.engine in readers(form) else None)

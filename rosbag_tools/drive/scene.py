@@ -1,4 +1,4 @@
-"""Renders the synthetic drive: a street seen from a car, with the true class of every pixel, and the rain over the image."""
+"""Renders the synthetic drive: a street seen from a car or from the kerb, with the true class of every pixel and true boxes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,10 @@ _ARM = 3.0  # Maximum length of a post's arm, in metres.
 
 @dataclass(frozen=True, slots=True)
 class SceneFrame:
-    """A rendered frame: `rgb` H×W×3 uint8, `class_ids` H×W uint8 (indices of `CLASSES`), and boxes from far to near."""
+    """A rendered frame: `rgb` H×W×3 uint8, `class_ids` H×W uint8 (indices of `CLASSES`), and boxes from far to near.
+
+    The boxes enclose the visible parts of vehicles, persons and riders.
+    """
 
     rgb: Image
     class_ids: Image
@@ -195,7 +198,7 @@ class Rain:
         self._streaks: Image = np.clip(streaks, 0, 60).astype(np.uint8)
 
     def fall(self, view: SceneView, time_s: float) -> None:
-        """Adds the rain at a time to a finished image; owners do not change."""
+        """Adds the rain at a time to a finished image, if it rains; the classes of the pixels do not change."""
         if view.weather.wetness <= _DAMP:
             return
         _mirror(view)

@@ -35,7 +35,7 @@ class Sensor:
         layout: A Bayer layout.
         noise: 1 for a camera in daylight, 0 for no noise.
         vignetting: Share of light missing in the corners, 0 to 1.
-        drift: Share by which the exposure changes over a minute of frames.
+        drift: Largest share by which the exposure differs from 1; it varies with periods of about 600 and 100 frames.
 
     Raises:
         SensorLayoutError: `layout` is not a Bayer layout.

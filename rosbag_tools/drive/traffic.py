@@ -1,4 +1,4 @@
-"""Moving objects (vehicles, riders, persons): each is a function of the seed and the time only."""
+"""Moving objects (vehicles, riders, persons): functions of the seed, the time and the motion of the camera."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BUSY = ("car", "car", "car", "truck", "bus")
 
 @dataclass(frozen=True, slots=True)
 class Ego:
-    """Motion of the camera along the street; `speed` is 0 for a static camera."""
+    """Motion of the camera along the street, `s` metres right of the centreline; `speed` in m/s, 0 for a static camera."""
 
     s: float
     speed: float
@@ -26,7 +26,7 @@ class Ego:
 
 
 def movers(street: Street, ego: Ego, time_s: float) -> Iterator[Mover]:
-    """Yields all moving objects near the camera."""
+    """Yields all moving objects near the camera: from 14 m behind to 100 m ahead of it."""
     now = _Now(ego.z(time_s), time_s)
     yield from _vehicles(street, ego, now)
     yield from _riders(street, now)

@@ -200,7 +200,7 @@ def _deserialized(message: Message, types: Typestore) -> Any:
 
 
 class Converter:
-    """Converts messages of one bag to another serialization. `types` has their definitions for the target."""
+    """Converts messages of one bag to another serialization of ROS. `types` has their definitions for the target."""
 
     def __init__(self, channels: Iterable[TopicChannel], target: Serialization) -> None:
         channels = tuple(channel for channel in channels if channel.wire.is_ros)
@@ -214,7 +214,7 @@ class Converter:
         """Returns the message in the target serialization.
 
         Raises:
-            SkylaneError: the type is defined neither in the bag nor in Skylane.
+            SkylaneError: the type is defined neither in the bag nor in Skylane, or the messages are not those of ROS.
             MalformedMessageError: the bytes do not fit the type.
         """
         if not channel.wire.is_ros:
@@ -264,7 +264,7 @@ def read_boxes(message: Message) -> list[Box]:
 
 
 def read_scores(message: Message) -> list[float]:
-    """Returns the score of each box of a message that `read_boxes` can read; 0 for a box without a hypothesis."""
+    """Returns the score of the first hypothesis of each box in a message that `read_boxes` can read; 0 without one."""
     return [_best(each, message.channel.wire)[1] for each in read(message).detections]
 
 

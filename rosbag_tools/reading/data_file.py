@@ -70,7 +70,7 @@ class _Stated(NamedTuple):
 
 
 class DataFile:
-    """A data file of any of the three formats.
+    """A data file of any of the three formats. Opening it scans the whole file if its index is not used.
 
     Attributes:
         format: "ros1", "sqlite3" or "mcap", recognized by the first bytes of the file.
@@ -136,7 +136,7 @@ class DataFile:
             yield Damage("disk", f"the file cannot be read further: {error.strerror}")
 
     def checked_scan(self) -> Iterator[Message | Damage]:
-        """Yields the items of `scan`, and then the false statements of the index about the messages."""
+        """Yields the items of `scan`; then, if nothing is damaged, wrong MCAP checksums and false statements of the index."""
         counts: Counter[str] = Counter()
         times_ns: list[int] = []
         is_whole = True

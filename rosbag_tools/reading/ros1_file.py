@@ -25,7 +25,9 @@ _Header = dict[bytes, bytes]
 
 
 def scan(path: Path) -> Iterator[Message | Damage]:
-    """Yields every message in the order of the file, and all damage.
+    """Yields the messages in the order of the file, and damage: the rest of a damaged chunk is lost.
+
+    Damage outside a chunk ends the scan.
 
     Raises:
         OSError: the file cannot be read.

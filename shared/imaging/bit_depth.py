@@ -35,7 +35,9 @@ class MeasuredBits:
 
 
 def measured_bits(images: Iterable[Pixels]) -> MeasuredBits | None:
-    """Measures how many bits the values of a camera's 16-bit images use; None without images, or if one has 8 bits.
+    """Measures how many bits the values of a camera's 16-bit images use; None without any.
+
+    An 8-bit image ends the measurement.
 
     Small values alone do not mean fewer bits, as the scene may be dark. Only clipping is evidence: many pixels have the
     largest value of 10, 12 or 14 bits, hardly any have the values just below it, and none has a higher one.
@@ -128,7 +130,7 @@ class BitDepth:
 
 
 def full_range(pixels: Pixels, layout: Layout, bits: int = 16) -> Pixels:
-    """Scales values of `bits` bits to the full range of the layout's type."""
+    """Scales uint16 values of `bits` bits to the full range of the layout's type; returns uint8 pixels unchanged."""
     if pixels.dtype == np.uint8:
         return pixels
     if layout.dtype == np.uint8:

@@ -11,7 +11,7 @@ Boxes = npt.NDArray[np.float32]  # N×4: x1, y1, x2, y2 in pixels; coordinate i 
 
 
 def to_source(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
-    """Converts boxes from target to source coordinates and clips them to the source image.
+    """Converts boxes from the target (model input) to the source (frame) of `geometry`, and clips them to the source.
 
     A box that lies outside the source becomes a box of area 0.
     """
@@ -22,7 +22,7 @@ def to_source(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
 
 
 def to_target(boxes: npt.NDArray[Any], geometry: Geometry) -> Boxes:
-    """Converts boxes from source to target coordinates, without clipping."""
+    """Converts boxes from the source (frame) to the target (model input) of `geometry`, without clipping."""
     scale, paste, crop = _transform(geometry)
     return np.asarray((np.asarray(boxes, np.float64) - crop) * scale + paste, np.float32)
 

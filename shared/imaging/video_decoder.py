@@ -1,4 +1,6 @@
-"""Decodes video packet by packet: every packet becomes a picture, turned upright, or is lost and the reason is given.
+"""Decodes video packet by packet: each one becomes an upright picture, or is lost and the reason is given.
+
+Packets of a file that are not shown give neither; every message of a topic does.
 
 FFmpeg's decoders conceal damage: they fill what is missing from other frames and return a picture that was never recorded.
 Here the first error ends the trust in the stream: what may depend on the lost packet is lost too, up to the next key frame.

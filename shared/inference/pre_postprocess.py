@@ -71,7 +71,7 @@ def fitting_axes(shape: Shape, height: int, width: int) -> tuple[int, ...]:
 
 
 def fit(rows: int | None, columns: int | None, height: int, width: int) -> int:
-    """Returns whether rows × columns have the ratio height : width: 2 if they may exactly, 1 with rounding, 0 if not."""
+    """Returns how well rows × columns fit the ratio height : width: 2 if they may exactly, 1 with rounding, 0 if not."""
     if rows is None or columns is None or rows * width == columns * height:
         return _EXACT
     # The strides of the two axes may differ by the rounding of a row or a column.
@@ -131,7 +131,9 @@ class Preprocessor:
 
 
 def quantised_levels(section: InputSection) -> Array | None:
-    """Returns the numbers, 3×256 by channel and pixel value, that are fed to a quantised input; None for pixels unchanged.
+    """Returns the numbers, 3×256 by channel and pixel value, that are fed to a quantised input.
+
+    None: the input is not quantised, or pixels are fed unchanged.
 
     A file that maps the whole range of pixels to the whole range of its numbers, give or take a rounding step, takes
     pixels, less 128 for int8.

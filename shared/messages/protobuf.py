@@ -1,6 +1,6 @@
-"""Protocol-buffer message classes, by full name.
+"""Protocol-buffer message classes by full name, and parsing of messages with limits.
 
-They are built from `shared/protos/compiled.binpb` (`make protos`) in a separate descriptor pool: TensorFlow registers
+The classes are built from `shared/protos/compiled.binpb` (`make protos`) in a separate descriptor pool: TensorFlow registers
 messages of the same names in the default pool, which would conflict.
 """
 
@@ -35,7 +35,7 @@ def message_class(name: str) -> Any:
 
 @cache
 def method_types(service: str) -> dict[str, tuple[Any, Any]]:
-    """Returns the request and response classes of each method of a service."""
+    """Returns the request and response classes by method of a service, given by its full name."""
     methods = _pool().FindServiceByName(service).methods
     return {
         method.name: (message_class(method.input_type.full_name), message_class(method.output_type.full_name))
@@ -55,7 +55,7 @@ _SAME_SIZE_IN_MEMORY = {
 
 
 def parse(message_class: Any, data: Buffer) -> Any:
-    """Parses a message of the given class.
+    """Parses a message of the given class, of at most MAX_FIELDS fields and MAX_LIST_BYTES in lists of integers.
 
     Raises:
         ProtobufError: The data is not such a message or exceeds a limit.

@@ -1,4 +1,7 @@
-"""Lossless encoding of named arrays as a MessagePack map; all sizes are checked before memory is allocated."""
+"""Lossless encoding of named arrays as a MessagePack map, with all sizes checked before memory is allocated.
+
+Also the types of numbers, by their names in NumPy, TensorFlow and the Open Inference Protocol.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -23,7 +26,8 @@ MAX_BYTES = 1 << 28  # All arrays together, decompressed; float32 scores of 20 c
 class NumberType(NamedTuple):
     """A type of numbers by its names in NumPy, TensorFlow and the Open Inference Protocol.
 
-    A field has the values of a message that are not raw; half floats of the Open Inference Protocol are always raw.
+    `field` (TensorFlow) and `contents_field` (Open Inference Protocol) hold values that are not raw. Half floats of the Open
+    Inference Protocol are always raw.
     """
 
     dtype: str

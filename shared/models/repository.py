@@ -135,7 +135,7 @@ class Repository:
 
     @property
     def exists(self) -> bool:
-        """True if the folder exists."""
+        """True if its folder exists, or one of both."""
         return any(root.is_dir() for root in self._roots)
 
     def root_of(self, name: str) -> Path:
@@ -146,7 +146,7 @@ class Repository:
         """Returns the names of the models, sorted.
 
         Raises:
-            SkylaneError: the folder is unreadable.
+            SkylaneError: the folder is missing or unreadable.
         """
         try:
             roots = [root for root in self._roots if root.is_dir()] or [self.root]

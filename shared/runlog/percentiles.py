@@ -1,4 +1,4 @@
-"""Percentiles that are reported only if the sample is large enough."""
+"""Percentiles of samples; p99 only of at least 100 values, and p99.9 only of at least 1,000."""
 
 from typing import Final
 

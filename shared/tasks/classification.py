@@ -66,7 +66,7 @@ class ClassificationTask:
         return {"classes": [labels.scored(class_id, score) for class_id, score in scored]}
 
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
-        """Compares the most probable class of each image."""
+        """Returns the share of images with the same most probable class."""
         return float(np.mean(reference["scores"].argmax(axis=1) == given["scores"].argmax(axis=1)))
 
     def confidence(self, outputs: Mapping[str, Any], _manifest: Any, temperature: float) -> Confidence:

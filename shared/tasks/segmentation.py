@@ -37,7 +37,7 @@ class SegmentationTask:
     comparison = "labels: pixels with the same class; truth: mean IoU against the bag's labels"
 
     def result(self, outputs: Mapping[str, Any], message: FrameMessage, _manifest: Any) -> Mask:
-        """Returns the mask in the requested size."""
+        """Returns the mask in the requested size; pixels of the frame that the model did not see are UNSEEN."""
         mask: Mask = outputs["mask"]
         return to_source(mask, message.geometry, UNSEEN) if message.options.size == "frame" else mask
 
@@ -53,7 +53,7 @@ class SegmentationTask:
         geometry: Geometry | None = None,
         labels: int = MAX_MASK_LABELS,
     ) -> Mask:
-        """See Task. Checks the size before it allocates memory."""
+        """See Task. `geometry` is used to check the size, before memory is allocated; None: any size is accepted."""
         if shape is None:
             raise SkylaneError("the mask has no height and width: send its shape")
         if geometry is not None and shape not in (
@@ -82,11 +82,15 @@ class SegmentationTask:
         return {"classes": shares}
 
     def agreement(self, reference: Mapping[str, Any], given: Mapping[str, Any], _manifest: Any) -> float:
-        """Compares the class of each pixel."""
+        """Returns the share of pixels with the same class."""
         return float(np.mean(reference["mask"] == given["mask"]))
 
     def confidence(self, outputs: Mapping[str, Any], _manifest: Any, temperature: float) -> Confidence:
-        """Returns the share of pixels whose class has a probability of at least SURE_PIXEL."""
+        """Returns the share of pixels whose class has a probability of at least SURE_PIXEL.
+
+        Raises:
+            ConfidenceError: the outputs have no scores per class.
+        """
         if CONFIDENCE_HEAD not in outputs:
             raise ConfidenceError(
                 f"the model has no output {CONFIDENCE_HEAD}, so its masks have no confidence: name its output of scores "

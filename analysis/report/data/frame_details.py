@@ -30,7 +30,11 @@ _WORDS: Final = ("camera", "outcome", "reason", "worker", "model_version", "engi
 
 
 def frames_on_page(frames: pd.DataFrame) -> pd.DataFrame:
-    """Returns the frames that the page draws and can open: all, or the slowest and an even selection of the others."""
+    """Returns the frames that the page draws and can open.
+
+    Of more than 4,000 frames that a worker answered, that were not sent, or that got no result, these are the slowest and an
+    even selection of the others.
+    """
     is_answered = frames["outcome"] == Outcome.ANSWERED
     without_result = frames[~frames["outcome"].isin([*ORIGINS])]
     groups = (frames[is_answered], frames_not_sent(frames), without_result)
@@ -48,7 +52,7 @@ def _selected(frames: pd.DataFrame) -> pd.DataFrame:
 def frame_details(
     frames: pd.DataFrame, answered: pd.DataFrame, start_ns: int, images: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Returns the data of a run's frames for report.js.
+    """Returns the data of the frames on the page for report.js; empty without frames.
 
     The medians of `answered` are shown beside the durations of a frame. `columns` are lists: times in milliseconds, `due`
     in seconds, None where nothing was measured.

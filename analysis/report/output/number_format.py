@@ -12,7 +12,10 @@ _MAX_DECIMALS: Final = 3
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """Formats a number with `digits` decimals, or with four significant digits and at most three decimals."""
+    """Formats a number with `digits` decimals, by default as many as show four significant digits, at most three.
+
+    An `int` is formatted in full, and NaN or infinity as a dash.
+    """
     if not math.isfinite(value):
         return NOTHING
     if isinstance(value, int):
@@ -24,7 +27,7 @@ def number(value: float, digits: int | None = None) -> str:
 
 
 def milliseconds(value_ms: float) -> str:
-    """Formats a duration for a sentence, with three significant digits."""
+    """Formats a duration for a sentence, with three significant digits; "not known" for NaN and infinity."""
     if not math.isfinite(value_ms):
         return "not known"
     return f"{_three_digits(value_ms)} ms"
@@ -60,7 +63,7 @@ def interval(estimate: IntervalEstimate, digits: int | None = None) -> str:
 
 
 def text(cell: CellValue, digits: int | None = None) -> str:
-    """Formats a table cell on one line."""
+    """Formats a table cell on one line; an estimate has its interval in brackets."""
     if cell is None:
         return NOTHING
     if isinstance(cell, str):

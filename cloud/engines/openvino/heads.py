@@ -40,7 +40,10 @@ def shape_of(output: Any) -> Shape | None:
 
 
 def preprocess_ops(images: Any, preprocessor: Preprocessor) -> Any:
-    """Adds `(pixel * scale - mean) / std` in the model's dtype, for `images`, uint8 N×H×W×3."""
+    """Adds the operations that convert `images`, uint8 N×H×W×3, to the model's input, as `Preprocessor` does.
+
+    The result is `(pixel * scale - mean) / std`, pixels unchanged or levels, and N×3×H×W for a planar input.
+    """
     if preprocessor.levels is not None:
         channels, count = preprocessor.levels.shape
         places = ops.add(ops.convert(images, np.int32), np.arange(channels, dtype=np.int32) * count)

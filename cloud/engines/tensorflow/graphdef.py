@@ -134,7 +134,10 @@ def frozen_model(
 
 
 def reachable(graph: Any, outputs: Iterable[str], ends: Collection[str] = ()) -> set[str]:
-    """Returns the names of the operations that compute `outputs`, including the last ones; not those before `ends`."""
+    """Returns the names of the operations that compute the tensors `outputs`.
+
+    The operations `ends` are included, those that only compute their inputs are not.
+    """
     sources = {node.name: [node_of(each) for each in node.input if node.name not in ends] for node in graph.node}
     return _closure((node_of(output) for output in outputs), sources) & sources.keys()
 
@@ -149,7 +152,7 @@ def readers(graph: Any) -> dict[str, list[str]]:
 
 
 def dependent(graph: Any, sources: Iterable[str]) -> set[str]:
-    """Returns the names of the operations that depend on one of `sources`, including these."""
+    """Returns the names of the operations that depend on one of the operations `sources`, including these."""
     return _closure(sources, readers(graph))
 
 

@@ -44,13 +44,13 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def waiting_since(self) -> float | None:
-        """The time since which the server waits for this peer; None while it processes a request."""
+        """The time of the event loop, in seconds, since which the server waits for this peer; None while it serves a request."""
         if self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body:
             return None
         return self._waiting_since
 
     def check_timeouts(self, now: float) -> None:
-        """Closes the connection if its peer is too slow; called about once per second."""
+        """Closes the connection if its peer is too slow to send headers or to receive a response; called once per second."""
         header_timeout_s = self._worker.timeouts.header_s
         if self._head_since is not None and now - self._head_since > header_timeout_s:
             self._fail(408, f"the request line and headers were not complete after {header_timeout_s:g} s")

@@ -126,7 +126,11 @@ _CHUNK = 1 << 13  # Numbers that are written at once, which takes at most a mill
 
 
 def write_array(array: npt.NDArray[Any], budget: SizeBudget) -> bytes:
-    """Writes an array as nested JSON lists, with every number exact."""
+    """Writes an array as nested JSON lists, with every number exact; NaN and infinity as Python's JSON has them.
+
+    Raises:
+        ApiError: the text is larger than the budget.
+    """
     if array.ndim == 0:
         return budget.charged(_text(array))
     row_size = array[:1].size

@@ -156,7 +156,7 @@ class BagManifest(Section):
     outputs_sha256: _Sha256  # See `outputs_sha256`.
 
     def write(self, folder: Path) -> None:
-        """Writes the file; the folder is still a staging folder, which makes it complete by renaming it."""
+        """Writes the file into a staging folder; the results are complete when that folder is renamed."""
         text = json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False)
         write_file(folder / MANIFEST_NAME, text + "\n")
 

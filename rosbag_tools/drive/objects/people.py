@@ -21,7 +21,10 @@ _Joint = tuple[float, float, float]  # (right, up, ahead) relative to the figure
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Size and clothes of a person, and the colour of the bicycle of a rider."""
+    """Size and clothes of a person, and the colour of the bicycle of a rider.
+
+    `height` is in metres, `girth` a factor of the thickness of limbs. Only riders wear a helmet.
+    """
 
     height: float
     girth: float

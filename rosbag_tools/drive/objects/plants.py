@@ -28,7 +28,7 @@ class Plants:
         self._hedges = [textures.pyramid(textures.hedge(f"hedge/{seed}/{at}", weather)) for at in range(2)]
 
     def place(self, view: SceneView, plant: Plant) -> Placed | None:
-        """Returns a tree or bush ready to be drawn; None if it is outside the image."""
+        """Returns a tree or bush ready to be drawn; None if it is outside the image, or too far or small to be seen."""
         depth = view.depth(plant.z)
         if not CLOSEST < depth < _SEEN_TO or not view.resolves(plant.width, depth):
             return None
@@ -41,7 +41,7 @@ class Plants:
         return Placed(middle - reach, middle + reach, depth, depth, columns, partial(self._paint, view, plant))
 
     def place_hedge(self, view: SceneView, hedge: Hedge) -> Placed | None:
-        """Returns a hedge ready to be drawn; None if it is outside the image."""
+        """Returns a hedge ready to be drawn; None if it is outside the image, or too far or short to be seen."""
         near = max(hedge.near, view.camera.z + CLOSEST)
         if hedge.far - near < _SHORTEST or view.depth(near) > _SEEN_TO:
             return None

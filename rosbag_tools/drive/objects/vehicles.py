@@ -1,4 +1,4 @@
-"""Cars, trucks and buses: convex solids with decals, generated from a seed, drawn without hidden faces."""
+"""Cars, trucks and buses: convex solids with decals, generated from a number, drawn without hidden faces."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,7 +40,10 @@ class Solid:
 
 
 class Block:
-    """Builds a hexahedron from its lower rectangle `low` and upper rectangle `high`, (left, right, rear, front)."""
+    """Builds a hexahedron from its lower rectangle `low` and upper rectangle `high`, (left, right, rear, front), in metres.
+
+    Its sides are "rear", "front", "left", "right" and "top"; the bottom is not drawn.
+    """
 
     def __init__(
         self,
@@ -97,7 +100,10 @@ class Block:
 
 
 def wheels(half: float, radius: float, axles: tuple[float, ...], layer: int) -> list[Solid]:
-    """Returns the wheels: blocks under the body, visible from the ends, and discs two layers above for the sides."""
+    """Returns the wheels: blocks under the body, visible from the ends, and discs two layers above for the sides.
+
+    `half` is half of the width between the outer sides, `axles` are places along the vehicle; all are in metres.
+    """
     solids = []
     for axle in axles:
         for side in (-1.0, 1.0):

@@ -1,5 +1,7 @@
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from ops.processes.fixed_time import FixedTimeEngine, KnownAnswers, known_answers_file
 from ops.processes.playback import PlaybackSettings, model_inputs
 from rosbag_tools.drive.recording import DrivePlan, record
+from shared.imaging.geometry import Resize
 from shared.inference.engine import Outputs
 from tests.support.stub_models import HEIGHT, WIDTH, classifier
 
@@ -66,3 +69,14 @@ def test_the_answers_of_a_bag_are_those_of_its_images(codec: str, resize_at: str
     assert all(read.of(image) is not None for image in images)
     assert known_answers_file(settings, model, tmp_path / "answers", counts.append) == file
     assert counts == [1, 2]
+
+
+@pytest.mark.parametrize("other", [{"quality": 20}, {"resize": Resize.STRETCH}, {"resize_at": "cloud"}])
+def test_answers_are_computed_for_each_encoding(other: dict[str, Any], tmp_path: Path) -> None:
+    """Frames of another quality or resize are other images, also in the same folder."""
+    bag = tmp_path / "drive"
+    record(bag, DrivePlan(seed=1, frames=2, width=2 * WIDTH, height=3 * HEIGHT))
+    model, settings = classifier(), PlaybackSettings(bag, tmp_path, "stub", frames=2)
+    for each in (settings, replace(settings, **other)):
+        read = KnownAnswers.read([known_answers_file(each, model, tmp_path / "answers")])
+        assert all(read.of(image) is not None for image in model_inputs(each, model))

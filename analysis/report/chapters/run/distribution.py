@@ -33,7 +33,7 @@ _PERCENTILES = {"p50": 50, "p95": 95, "p99": 99}
 
 
 def chapter(frames: pd.DataFrame) -> Chapter:
-    """Returns histogram and cumulative distribution of a run; each origin of results is a series of its own."""
+    """Returns the histogram of the frames answered by a worker, and the cumulative distribution of all results by origin."""
     results = timed_results(frames)
     samples = [
         (origin, column_values(results[results["outcome"] == outcome], "total_ms"))

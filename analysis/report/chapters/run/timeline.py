@@ -31,7 +31,10 @@ _SYMBOLS = ("x", "cross", "triangle-down", "diamond", "square", "star", "circle"
 
 
 def chapter(shown: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapter:
-    """Returns the totals over time; `shown` are the frames to draw."""
+    """Returns the totals over time, in seconds since `start_ns`.
+
+    `shown` are the frames to draw, with and without a result; `answered` are all frames answered by a worker.
+    """
     if answered.empty:
         return not_measured("timeline", _TITLE)
     slow = slowest(answered)
@@ -45,7 +48,7 @@ def chapter(shown: pd.DataFrame, answered: pd.DataFrame, start_ns: int) -> Chapt
 
 
 def slowest(answered: pd.DataFrame) -> pd.DataFrame:
-    """Returns the slowest frames, starting with the slowest."""
+    """Returns the 12 slowest frames, starting with the slowest."""
     return answered.sort_values("total_ms", ascending=False, kind="stable").head(SLOWEST)
 
 

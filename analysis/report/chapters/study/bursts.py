@@ -59,7 +59,7 @@ class BurstLatency:
 
     @property
     def predicted_ms(self) -> float:
-        """The latency of the formula, with the measured network and compute times."""
+        """The latency of the formula: measured network and compute times, and the predicted queue in place of both measured ones."""
         return self.network_ms + self.predicted_queue_ms + self.compute_ms
 
     @property
@@ -117,7 +117,7 @@ _BURSTS = ("offline", "one_per_worker")  # The scenarios whose frames are due at
 
 
 def chapter(study: StudyLog) -> Chapter | None:
-    """Returns the four terms of every cell whose frames were due at once; None if there is no such cell."""
+    """Returns the four terms of every cell of the scenarios `offline` and `one_per_worker`; None if there is no such cell."""
     splits = {cell.key: found for cell in study.cells if (found := _splits(study, cell))}
     if not splits:
         return None

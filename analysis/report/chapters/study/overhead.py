@@ -9,7 +9,7 @@ _SPREAD_NOTE = "±: standard deviation of the runs' means, – for a single run.
 
 
 def chapter(study: StudyLog) -> Chapter | None:
-    """Returns one row per cell with its axis values; None if no frame was answered."""
+    """Returns one row per cell with its axis values, twice if `codec` is an axis; None if no frame was answered."""
     if study.answered.empty:
         return None
     introduction = Paragraph(

@@ -1,4 +1,4 @@
-"""The effect of each axis of a study on CPU and memory, tested with one value per run."""
+"""The effect of each axis of a study on CPU, memory and GPU, tested with one value per run."""
 
 import re
 from collections.abc import Sequence
