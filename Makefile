@@ -44,9 +44,9 @@ batch-demo: venv
 	@$(BIN)/python examples/label_shares/label_shares.py $(BATCH)/out
 	@find $(BATCH)/out/bags -name '*.jpg' | sort
 
-# Two files of tests at a time, as half of them wait for something; make test JOBS=0 runs all in one process. If a test ends its process,
-# because it hangs for example, the other process does the rest: a new one would begin with the same test.
-JOBS ?= 2
+# Three files of tests at a time, as most of them wait for something; make test JOBS=0 runs all in one process. If a test ends its process,
+# because it hangs for example, the other processes do the rest: a new one would begin with the same test.
+JOBS ?= 3
 test: dev
 	@.ci/install-real-parts
 	-@.ci/install-torch
