@@ -17,12 +17,14 @@ REQUIRED = (
 
 
 _LONGEST = {
-    "test_ray.py",
     "test_images.py",
-    "test_smoke.py",
     "test_study_end_to_end.py",
+    "test_smoke.py",
     "test_other_brokers.py",
-    "test_run.py",
+    "test_ray.py",
+    "test_doctor.py",
+    "test_contract.py",
+    "test_wheel.py",
 }
 
 
@@ -59,7 +61,7 @@ def signal_handlers() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the files that take longest first, so that both processes of `make test` end at about the same time."""
+    """Puts the files that take longest first, so that all processes of `make test` end at about the same time."""
     items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
