@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -76,9 +77,10 @@ class VideoSink:
         self._files[frame.camera].add(both, frame.source_ns)
 
     def close(self) -> None:
-        """See Sink."""
-        for file in self._files.values():
-            file.close()
+        """See Sink. A file that cannot be finished costs no other one its end."""
+        with ExitStack() as files:
+            for file in self._files.values():
+                files.callback(file.close)
 
 
 class VideoFile:
@@ -91,7 +93,7 @@ class VideoFile:
             SinkError: the file cannot be written, as for the other methods.
         """
         check_new(path)
-        self._path = path
+        self.path = path
         self._start_ns = start_ns
         self._last = -1
         height, width = (side - side % 2 for side in first.shape[:2])  # yuv420p halves the colour planes.
@@ -129,7 +131,7 @@ class VideoFile:
             with unchanged_scheduling():  # SVT-AV1 would take the highest real-time priority if run as root.
                 self._stream.codec_context.open()
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise write_error(self._path, error) from error
+            raise write_error(self.path, error) from error
 
     def _mux(self, frame: av.VideoFrame | None) -> None:
         try:
@@ -138,7 +140,7 @@ class VideoFile:
             if frame is None:
                 self._container.close()
         except (av.FFmpegError, OSError, ValueError) as error:
-            raise write_error(self._path, error) from error
+            raise write_error(self.path, error) from error
 
 
 def _usable_format(codec: VideoCodec) -> VideoFormat:

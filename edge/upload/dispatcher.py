@@ -66,8 +66,9 @@ class UploadDispatcher:
             for number, connect in enumerate(connections):
                 self._threads.start(f"{worker} {number}", partial(self._serve, worker, connect))
         self._threads.join(_JOIN_TIMEOUT_S * (1 + len(self._waiting)))
+        fault = "stopped" if self._stopped else "no worker is left"
         while self._waiting:
-            self._on_outcome(UploadOutcome(self._waiting.popleft().image, "", None, "no worker is left"))
+            self._on_outcome(UploadOutcome(self._waiting.popleft().image, "", None, fault))
 
     def has_work(self) -> bool:
         """Returns whether an image may still need a worker that connects now."""

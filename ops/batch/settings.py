@@ -1,5 +1,6 @@
 """The settings of a batch, which its processes on any machine receive."""
 
+import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -108,10 +109,12 @@ class BatchSettings(Section):
     def identity(self) -> dict[str, Any]:
         """Returns everything that a result depends on beside the bag, as plain data for a manifest."""
         stored = self.stored_model()
+        described = f"{stored.manifest.model_dump_json()} {stored.labels()}"
         return {
             "model": stored.name,
             "version": stored.version,
             "model_sha256": stored.manifest.sha256,
+            "manifest_sha256": hashlib.sha256(described.encode()).hexdigest(),
             "engine": self.chosen_engine(),
             "precision": self.precision,
             **{

@@ -131,11 +131,13 @@ def known_answers_file(
 ) -> Path:
     """Returns the file with a model's answers for the bag's frames as a vehicle sends them; computes it if it is missing.
 
-    The file in `folder` is named after the bag's name, the number of frames, codec, quality, resize and the model's hash. Bags
-    of one name need folders of their own.
+    The file in `folder` is named after everything that its images depend on: the bag, the number of frames, the encoding, the
+    resize and the model's hash.
     """
+    bag = f"{settings.bag.resolve()} {settings.bag.stat().st_mtime_ns}".encode()
     encoding = f"{settings.codec}-{settings.quality}-{settings.resize or model.card.resize}-{settings.resize_at}"
-    file = folder / f"{settings.bag.name}-{settings.frames}-{encoding}-{model.card.sha256[:12]}.npz"
+    place = hashlib.blake2b(bag, digest_size=4).hexdigest()
+    file = folder / f"{settings.bag.name}-{place}-{settings.frames}-{encoding}-{model.card.sha256[:12]}.npz"
     if not file.exists():
         KnownAnswers.compute(model, model_inputs(settings, model), on_image).write(file)
     return file
@@ -149,7 +151,7 @@ def answers_file(settings: PlaybackSettings, folder: Path) -> Path:
     Raises:
         SkylaneError: the model cannot be loaded, or the bag has no readable frame.
     """
-    names = ("bag", "models", "model", "codec", "quality", "frames", "resize_at")
+    names = ("bag", "models", "model", "codec", "quality", "frames", "resize", "resize_at")
     values = {name: getattr(settings, name) for name in names}
     with Child(__name__, {"playback": values, "folder": folder}, title="computing the answers of the model") as child:
         return Path(child.wait(_TIMEOUT_S))

@@ -185,7 +185,7 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         if setup.fixed_inference_ms is not None:
             times_ms = inference_times_ms(setup.fixed_inference_ms, setup.workers)
             playbacks = dict.fromkeys(_playbacks(plan, setup, variant))
-            answers = tuple(answers_file(settings, folder) for settings, folder in playbacks)
+            answers = tuple(answers_file(settings, _ANSWERS) for settings in playbacks)
 
         def start(number: int) -> Worker | NullWorkerProcess:
             name = f"worker-{number + 1}"
@@ -220,8 +220,8 @@ def open_session(plan: StudyPlan, setup: WorkerSetup, variants: ModelVariants, l
         yield ProcessSession(plan, broker, workers, ports, card, variants.root, logs)
 
 
-def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[tuple[PlaybackSettings, Path]]:
-    """Yields the frames of each cell and drive, and the folder for the answers to frames encoded in this way."""
+def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> Iterator[PlaybackSettings]:
+    """Yields the frames of each cell and drive, and how they are encoded."""
     for cell in cells(plan):
         if cell.setup != setup:
             continue
@@ -230,7 +230,6 @@ def _playbacks(plan: StudyPlan, setup: WorkerSetup, variant: ModelVariant) -> It
         resize_at = cell.resize_at or SCENARIOS[cell.scenario].resize_at
         for seed in plan.drive_seeds:
             bag = source_of(plan, cell, seed)
-            settings = PlaybackSettings(
+            yield PlaybackSettings(
                 bag, variant.root, variant.name, frames=plan.drive_frames, resize_at=resize_at, **encoding
             )
-            yield settings, _ANSWERS / f"{cell.codec}-{resize_at}"

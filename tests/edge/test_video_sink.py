@@ -17,7 +17,7 @@ from playwright.sync_api import Browser
 
 from edge.config import EdgeConfig
 from edge.sinks.sink import FrameResult, SinkError, VideoCodec
-from edge.sinks.video import VIDEO_FORMATS, VideoSink
+from edge.sinks.video import VIDEO_FORMATS, VideoFile, VideoSink
 from edge.sources.source import open_source
 from shared.flags import override
 from shared.imaging.frames import Frame
@@ -160,6 +160,28 @@ def test_a_killed_run_leaves_a_video_that_plays(killed: tuple[Path, str]) -> Non
     """WebM is written in clusters during the run, whereas an MP4 file has no index until it is closed."""
     with av.open(str(killed[0] / "vp9" / "killed" / "overlay_cam.webm")) as container:
         assert sum(1 for _ in container.decode(video=0)) >= 55
+
+
+def test_a_video_that_cannot_be_finished_costs_no_other_one_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An MP4 without its end has no index."""
+    sink = VideoSink(tmp_path, DARK, video_codec=VideoCodec.AV1)
+    for camera in ("a", "b", "c"):
+        sink.write(replace(make_result(_columns(32, 32, COLOURS)), camera=camera))
+    close = VideoFile.close
+
+    def fail_for_b(file: VideoFile) -> None:
+        if file.path.name == "overlay_b.mp4":
+            raise SinkError("no space left on device")
+        close(file)
+
+    monkeypatch.setattr(VideoFile, "close", fail_for_b)
+    with pytest.raises(SinkError, match="no space"):
+        sink.close()
+    for camera in ("a", "c"):
+        with av.open(tmp_path / f"overlay_{camera}.mp4") as video:
+            assert len(list(video.decode(video=0))) == 1
 
 
 def test_an_encoder_that_is_missing_is_reported_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

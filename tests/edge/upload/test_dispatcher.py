@@ -125,6 +125,15 @@ def test_a_worker_that_stays_busy_is_lost() -> None:
     assert {each.fault for each in outcomes} == {"no worker is left"}
 
 
+def test_images_that_wait_when_the_run_is_stopped_are_named_as_such() -> None:
+    """The user has ended it; no worker was lost."""
+    outcomes: list[UploadOutcome] = []
+    dispatcher = UploadDispatcher(IMAGES, outcomes.append)
+    dispatcher.run({"one": [lambda: FakeClient(lambda _: dispatcher.stop())]})
+    assert not dispatcher.lost
+    assert [each.fault for each in outcomes] == ["", *["stopped"] * (len(IMAGES) - 1)]
+
+
 def test_an_unexpected_exception_ends_the_run() -> None:
     """A bug must not look like a failed image."""
 

@@ -131,6 +131,12 @@ def test_other_settings_make_all_bags_be_done_again(finished: tuple[Path, Path])
     for key, value in {"threads": 2, "resize": "stretch", "demosaic": "bilinear"}.items():
         other = BatchSettings.model_validate(given | {key: value}).identity()
         assert [name for name in identity if other[name] != identity[name]] == [key]
+    repository = finished[0].parent / "models"
+    shutil.copytree(MODELS / MODEL, repository / MODEL)
+    manifest = repository / MODEL / "model.yaml"
+    manifest.write_text(manifest.read_text(encoding="utf-8").replace("rgb8", "bgr8"), encoding="utf-8")
+    other = BatchSettings.model_validate(given | {"repository": repository}).identity()
+    assert [name for name in identity if other[name] != identity[name]] == ["manifest_sha256"]
 
 
 def test_a_changed_bag_is_done_again_and_a_new_one_added(finished: tuple[Path, Path]) -> None:

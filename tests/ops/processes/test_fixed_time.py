@@ -71,12 +71,17 @@ def test_the_answers_of_a_bag_are_those_of_its_images(codec: str, resize_at: str
     assert counts == [1, 2]
 
 
-@pytest.mark.parametrize("other", [{"quality": 20}, {"resize": Resize.STRETCH}, {"resize_at": "cloud"}])
-def test_answers_are_computed_for_each_encoding(other: dict[str, Any], tmp_path: Path) -> None:
-    """Frames of another quality or resize are other images, also in the same folder."""
-    bag = tmp_path / "drive"
-    record(bag, DrivePlan(seed=1, frames=2, width=2 * WIDTH, height=3 * HEIGHT))
-    model, settings = classifier(), PlaybackSettings(bag, tmp_path, "stub", frames=2)
+@pytest.mark.parametrize(
+    "other", [{"quality": 20}, {"resize": Resize.STRETCH}, {"resize_at": "cloud"}, {"bag": Path("other/drive")}]
+)
+def test_answers_are_computed_for_each_bag_and_encoding(
+    other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of another quality, resize or bag of the same name are other images, also in the same folder."""
+    monkeypatch.chdir(tmp_path)
+    for seed, folder in enumerate((".", "other"), 1):
+        record(Path(folder, "drive"), DrivePlan(seed=seed, frames=2, width=2 * WIDTH, height=3 * HEIGHT))
+    model, settings = classifier(), PlaybackSettings(Path("drive"), tmp_path, "stub", frames=2)
     for each in (settings, replace(settings, **other)):
         read = KnownAnswers.read([known_answers_file(each, model, tmp_path / "answers")])
         assert all(read.of(image) is not None for image in model_inputs(each, model))
