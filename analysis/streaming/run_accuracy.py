@@ -56,7 +56,7 @@ class StampedTopic(Generic[T]):
         self._last: tuple[int, T | None] = (-1, None)
 
     def find(self, stamp_ns: int) -> int | None:
-        """Returns the position of the first message with a stamp; None if there is none."""
+        """Returns the position of the first message with a stamp; None if no message has it."""
         return self._first.get(stamp_ns)
 
     def read(self, position: int) -> T | None:

@@ -42,11 +42,11 @@ def grpc_pool_size(max_calls: int) -> int:
 class GatewayTimeouts:
     """The times for which the HTTP and gRPC servers wait for their callers."""
 
-    body_s: float = 30.0  # To receive the body of an HTTP request, or a gRPC message.
-    header_s: float = 10.0  # To receive the first byte of an HTTP request, and again its headers.
-    send_s: float = 60.0  # For the caller to receive the response.
-    stream_idle_s: float = 600.0  # After which an idle gRPC stream is closed.
-    shutdown_grace_s: float = 5.0  # For active gRPC calls to end when the worker stops.
+    body_s: float = 30.0  # Time limit for receiving the body of an HTTP request, or a gRPC message.
+    header_s: float = 10.0  # Time limit for the first byte of an HTTP request, and again for its headers.
+    send_s: float = 60.0  # Time limit for the caller to receive the response.
+    stream_idle_s: float = 600.0  # Time without a message after which a gRPC stream is closed.
+    shutdown_grace_s: float = 5.0  # Time for active gRPC calls to end when the worker stops.
 
 
 DEFAULT_TIMEOUTS = GatewayTimeouts()

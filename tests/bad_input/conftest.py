@@ -1,7 +1,6 @@
 """Fixtures for tests of bad input: commands that must fail, and a folder of images."""
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -11,15 +10,6 @@ import pytest
 from shared.logs import read_line
 from skylane import cli
 from tests.support.tiny_model import HEIGHT, WIDTH
-
-
-@pytest.fixture(autouse=True)
-def _restore_signal_handlers() -> Iterator[None]:
-    """The command line installs signal handlers; restores the previous ones."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

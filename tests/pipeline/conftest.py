@@ -1,6 +1,5 @@
 """Fixtures of the end-to-end tests: a tiny model, images, and checks that no thread is left."""
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -47,15 +46,6 @@ def model(models: Path) -> Iterator[Model]:
     """Loads the tiny model once; the worker and direct calls share it."""
     with ModelLoader(Repository(models)).open("tiny") as loaded:
         yield loaded
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Restores the signal handlers that the command line replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
